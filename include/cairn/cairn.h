@@ -1,0 +1,32 @@
+/*
+ * Cairn: an embeddable runtime for language models whose memory is a recurrent state.
+ *
+ * Four nouns. A DEVICE runs things. A MODEL is immutable weights on a device. A STATE is the memory of one agent: it is
+ * created, fed, forked, rewound, saved, restored. A STREAM is a queue of work with its scratch. Read the headers in the
+ * order below; the rules that hold everywhere are said once, here.
+ *
+ * Ownership   A function that makes an object hands over a handle; give it back with the matching *_release, in any
+ *             order (children keep their parents alive), NULL allowed. A handle is checked on every call: NULL, released
+ *             or wrong-kind handles are CAIRN_STATUS_INVALID_HANDLE, never a crash. No call keeps a caller's pointer.
+ * Errors      Functions return a cairn_status; cairn_last_error_message() has the details for the calling thread. On
+ *             failure out-parameters are NULL or untouched, and states are as status.h says.
+ * Threads     Devices and models: any thread. States, streams, decoders: one user at a time, else CAIRN_STATUS_BUSY.
+ * Structs     Option and info structs begin with struct_size (use the *_INIT macros) and grow at their end. Zero means
+ *             default. A larger struct of a newer header is accepted when the unknown tail is zero.
+ * Text        UTF-8. Sizes in bytes, positions in tokens.
+ * Quiet       The library never prints, exits, aborts, or throws. It reads one environment variable:
+ *             CAIRN_BACKEND_PATH, a folder with backend plug-ins.
+ */
+#ifndef CAIRN_H
+#define CAIRN_H
+
+#include "cairn/status.h"
+#include "cairn/version.h"
+#include "cairn/log.h"
+#include "cairn/device.h"
+#include "cairn/model.h"
+#include "cairn/state.h"
+#include "cairn/snapshot.h"
+#include "cairn/stream.h"
+
+#endif

@@ -1,0 +1,79 @@
+// Devices, their memory and their queues: RAII over the backend interface.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backends/interface/backend.h"
+#include "runtime/support/status.h"
+
+namespace cairn {
+
+class Device;
+
+/// Memory of a device; zeroed on request of its owner, given back on destruction. Empty by default.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(DeviceBuffer&& other) noexcept;
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+  ~DeviceBuffer();
+
+  void* data() const { return data_; }
+  template <class T> T* as() const { return static_cast<T*>(data_); }
+  std::size_t size_bytes() const { return size_bytes_; }
+  explicit operator bool() const { return data_ != nullptr; }
+
+ private:
+  friend class Device;
+  DeviceBuffer(std::shared_ptr<const Device> device, void* data, std::size_t size_bytes, MemoryKind kind);
+  std::shared_ptr<const Device> device_;
+  void* data_ = nullptr;
+  std::size_t size_bytes_ = 0;
+  MemoryKind kind_ = MemoryKind::kDevice;
+};
+
+/// A device opened for use. Thread-safe.
+class Device : public std::enable_shared_from_this<Device> {
+ public:
+  /// backend "" or "auto": the first available of cuda, rocm, cpu. A named backend is that one or an error.
+  static Result<std::shared_ptr<Device>> open(const std::string& backend, const DeviceOptions& options);
+  ~Device();
+
+  const Backend& backend() const { return *backend_; }
+  const OpTable& ops() const { return *backend_->ops; }
+  BackendDevice* handle() const { return handle_; }
+  const DeviceOptions& options() const { return options_; }
+  Result<DeviceDescription> describe() const;
+
+  /// 256-aligned, contents undefined. size 0 gives an empty buffer.
+  Result<DeviceBuffer> allocate(std::size_t size_bytes, MemoryKind kind = MemoryKind::kDevice) const;
+
+ private:
+  friend class DeviceBuffer;
+  Device(const Backend* backend, BackendDevice* handle, const DeviceOptions& options);
+  const Backend* backend_;
+  BackendDevice* handle_;
+  DeviceOptions options_;
+};
+
+/// A queue of work on a device. One user at a time.
+class Queue {
+ public:
+  /// native_queue: the host's own stream, or null for a new one.
+  static Result<std::unique_ptr<Queue>> create(std::shared_ptr<const Device> device, void* native_queue = nullptr);
+  ~Queue();  ///< waits for its work
+
+  BackendQueue* handle() const { return handle_; }
+  const Device& device() const { return *device_; }
+  Status synchronize();
+  Status copy(void* to, const void* from, std::size_t size_bytes, CopyKind kind);
+  Status zero(void* memory, std::size_t size_bytes);
+
+ private:
+  Queue(std::shared_ptr<const Device> device, BackendQueue* handle);
+  std::shared_ptr<const Device> device_;
+  BackendQueue* handle_;
+};
+
+}  // namespace cairn
