@@ -133,7 +133,7 @@ struct DecayGateArgs {
   float* out;
 };
 
-/// out = a + b * scale[t].  a, b, out [T, dim]; out may be a.  scale [T] f32 or null (1).
+/// out = a + b * scale[t].  a, b, out [T, dim]; out may be a; a.data null: zeros.  scale [T] f32 or null (1).
 struct AddArgs {
   DType dtype;
   std::int32_t token_count, dim;
