@@ -206,7 +206,7 @@ Status validate(const ModelDescription& description);
 ///       kv_b.weight [H (nope + V), rank]; o.weight [D, H V]
 ///   layers.I.routing.gamma [1], [HV] or [HV, V] (CLER); routing.p.weight [D, HV V], or routing.down.weight [rank, HV V] and
 ///     routing.up.weight [D, rank] (CLER-H, CLVR)
-///   layers.I.mlp.gate, up.weight [F, D], down.weight [D, F]; MoE: router.weight [E, D], router.bias [E] (correction),
+///   layers.I.mlp.gate, up.weight [F, D], down.weight [D, F]; MoE: router.weight [E, D], router_bias [E] (correction),
 ///     experts.E.{gate,up,down}.weight, shared.{gate,up,down}.weight, shared_gate.weight [1, D]
 std::vector<TensorSpec> expected_tensors(const ModelDescription& description);
 

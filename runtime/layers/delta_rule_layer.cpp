@@ -1,0 +1,179 @@
+#include "runtime/layers/delta_rule_layer.h"
+
+#include <cmath>
+
+namespace cairn {
+namespace {
+
+FeatureMap feature_map_of(QkActivation activation) {
+  switch (activation) {
+    case QkActivation::kRelu: return FeatureMap::kRelu;
+    case QkActivation::kEluPlusOne: return FeatureMap::kEluPlusOne;
+    default: return FeatureMap::kSilu;
+  }
+}
+
+}  // namespace
+
+Status DeltaRuleLayer::bind_shared(const LayerBuild& build, std::vector<std::string> extra) {
+  config_ = build.config.delta;
+  qk_channels_ = 2 * config_.key_heads * config_.key_dim;
+  v_channels_ = config_.value_heads * config_.value_dim;
+  CAIRN_TRY_ASSIGN(output_, GatedOutput::bind(build, config_.value_heads, config_.value_dim, config_.gate_rank));
+  CAIRN_TRY_ASSIGN(routing_, CrossLayerRouting::bind(build, config_.value_heads, config_.value_dim));
+
+  std::vector<std::string> names = {build.mixer("q"), build.mixer("k"), build.mixer("v")};
+  if (output_.has_full_gate()) names.push_back(build.mixer("z"));
+  first_extra_ = names.size();
+  for (const std::string& name : extra) names.push_back(build.mixer(name.c_str()));
+  CAIRN_TRY_ASSIGN(group_, build.weights.linear_group(names));
+
+  state_slot_ = build.add_slot("state", SlotKind::kRecurrent, {config_.value_heads, config_.key_dim, config_.value_dim});
+  const std::int32_t n = config_.conv_kernel;
+  if (n == 0) return {};
+  joint_convolution_ = config_.qk_activation == QkActivation::kSilu;
+  std::vector<std::string> weights = {build.mixer("conv_q.weight"), build.mixer("conv_k.weight")};
+  std::vector<std::string> biases = {build.mixer("conv_q.bias"), build.mixer("conv_k.bias")};
+  const std::vector<std::string> v_weight = {build.mixer("conv_v.weight")}, v_bias = {build.mixer("conv_v.bias")};
+  if (joint_convolution_) {
+    weights.push_back(v_weight[0]);
+    biases.push_back(v_bias[0]);
+    conv_slot_ = build.add_slot("conv", SlotKind::kConvTail, {n - 1, qk_channels_ + v_channels_});
+  } else {
+    conv_slot_ = build.add_slot("conv_qk", SlotKind::kConvTail, {n - 1, qk_channels_});
+    conv_v_slot_ = build.add_slot("conv_v", SlotKind::kConvTail, {n - 1, v_channels_});
+    CAIRN_TRY_ASSIGN(conv_v_, build.weights.joined_vector(v_weight));
+    if (config_.conv_bias) {
+      CAIRN_TRY_ASSIGN(conv_v_bias_, build.weights.joined_vector(v_bias));
+    }
+  }
+  CAIRN_TRY_ASSIGN(conv_, build.weights.joined_vector(weights));
+  if (config_.conv_bias) {
+    CAIRN_TRY_ASSIGN(conv_bias_, build.weights.joined_vector(biases));
+  }
+  return {};
+}
+
+void DeltaRuleLayer::run_convolution(Step& step, Rows in, Rows out, std::int32_t slot, const float* weight,
+                                     const float* bias, GateKind activation, std::int32_t channels) const {
+  ShortConvArgs args{step.dtype(), activation, step.batch, channels, config_.conv_kernel, weight, bias,
+                     in, step.states.dense[slot], out};
+  step.run(step.ops().short_conv, args, "short_conv");
+}
+
+DeltaInputs DeltaRuleLayer::project(Step& step, ConstRows x) const {
+  DeltaInputs inputs;
+  inputs.projected = step.rows(group_.width);
+  run_group(step, group_, x, inputs.projected);
+
+  const std::int32_t channels = qk_channels_ + v_channels_;
+  const Rows raw = inputs.projected;
+  const Rows raw_v = columns(raw, qk_channels_, step.dtype());
+  const Rows qkv = step.rows(channels);
+  const Rows v = columns(qkv, qk_channels_, step.dtype());
+  const FeatureMap activation = feature_map_of(config_.qk_activation);
+  const bool has_activation = config_.qk_activation != QkActivation::kIdentity;
+  if (config_.conv_kernel > 0 && joint_convolution_) {
+    run_convolution(step, raw, qkv, conv_slot_, conv_, conv_bias_, GateKind::kSilu, channels);
+  } else if (config_.conv_kernel > 0) {
+    run_convolution(step, raw, qkv, conv_slot_, conv_, conv_bias_, GateKind::kNone, qk_channels_);
+    run_convolution(step, raw_v, v, conv_v_slot_, conv_v_, conv_v_bias_, GateKind::kSilu, v_channels_);
+    if (has_activation) run_feature_map(step, activation, 1, qk_channels_, qkv, qkv);
+  } else {
+    run_feature_map(step, FeatureMap::kSilu, 1, v_channels_, raw_v, v);
+    if (has_activation) {
+      run_feature_map(step, activation, 1, qk_channels_, raw, qkv);
+    } else {
+      AddArgs copy{step.dtype(), step.token_count(), qk_channels_, nullptr, {nullptr, 0}, raw, qkv};
+      step.run(step.ops().add, copy, "add");
+    }
+  }
+  if (config_.qk_norm != QkNorm::kNone) {
+    const FeatureMap norm = config_.qk_norm == QkNorm::kL2 ? FeatureMap::kL2 : FeatureMap::kSumNorm;
+    run_feature_map(step, norm, 2 * config_.key_heads, config_.key_dim, qkv, qkv);
+  }
+  inputs.q = qkv;
+  inputs.k = columns(qkv, qk_channels_ / 2, step.dtype());
+  inputs.v = v;
+  const ConstRows full_gate = output_.has_full_gate() ? ConstRows(columns(raw, group_.offsets[3], step.dtype())) : ConstRows();
+  inputs.gate = output_.gate(step, x, full_gate);
+  return inputs;
+}
+
+const float* DeltaRuleLayer::run_beta(Step& step, ConstRows x, const DeltaInputs& inputs) const {
+  float* beta = step.floats(static_cast<std::int64_t>(step.token_count()) * config_.value_heads);
+  if (config_.has_beta) {
+    run_sigmoid_f32(step, config_.value_heads, config_.beta_scale, extra(step, inputs, 0), beta);
+  } else {  // 2 sigmoid(0 x) = 1
+    FeatureMapArgs one{step.dtype(), DType::kF32, FeatureMap::kSigmoid, step.token_count(), 1, config_.value_heads,
+                       0, 2, inputs.v, {beta, config_.value_heads}};
+    step.run(step.ops().feature_map, one, "feature_map");
+  }
+  (void)x;
+  return beta;
+}
+
+void DeltaRuleLayer::run(Step& step, ConstRows x, const MixerOutput& output) {
+  const Step::Scope scope(step);
+  DeltaInputs inputs = project(step, x);
+  const ConstRows raw_value = inputs.v;
+  inputs.v = routing_.apply_to_value(step, inputs.v);
+  const Rows residual = routing_.residual_rows(step);
+  const Rows o = step.rows(v_channels_);
+
+  DeltaRuleArgs args{};
+  args.dtype = step.dtype();
+  args.phase = step.phase;
+  args.batch = step.batch;
+  args.key_heads = config_.key_heads;
+  args.value_heads = config_.value_heads;
+  args.key_dim = config_.key_dim;
+  args.value_dim = config_.value_dim;
+  args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.key_dim)));
+  args.q = inputs.q;
+  args.k = inputs.k;
+  args.v = inputs.v;
+  args.states = step.states.dense[state_slot_];
+  args.out = o;
+  args.residual = residual;
+  add_gates(step, x, inputs, args);
+  run_rule(step, inputs, args);
+
+  output_.run(step, o, inputs.gate, output);
+  routing_.finish(step, raw_value, residual, args.beta, output);
+}
+
+// ---------------------------------------------------------------- DecayGate
+
+Result<DecayGate> DecayGate::bind(const LayerBuild& build, std::int32_t heads, std::int32_t rows) {
+  const DeltaRuleConfig& config = build.config.delta;
+  DecayGate gate;
+  gate.kind_ = config.decay;
+  gate.parameter_ = config.decay_lower_bound;
+  gate.heads_ = heads;
+  gate.rows_ = rows;
+  CAIRN_TRY_ASSIGN(gate.a_log_, build.weights.vector(build.mixer("a_log")));
+  CAIRN_TRY_ASSIGN(gate.dt_bias_, build.weights.vector(build.mixer("dt_bias")));
+  if (!is_projected(config, rows)) {
+    CAIRN_TRY_ASSIGN(gate.down_, build.weights.linear(build.mixer("a_down")));
+    CAIRN_TRY_ASSIGN(gate.up_, build.weights.linear(build.mixer("a_up")));
+  }
+  return gate;
+}
+
+const float* DecayGate::run(Step& step, ConstRows x, ConstRows projected) const {
+  ConstRows in = projected;
+  if (down_) {
+    const Rows narrow = step.rows(down_->out_dim);
+    run_linear(step, *down_, x, narrow);
+    const Rows wide = step.rows(up_->out_dim);
+    run_linear(step, *up_, narrow, wide);
+    in = wide;
+  }
+  float* log_decay = step.floats(static_cast<std::int64_t>(step.token_count()) * heads_ * rows_);
+  DecayGateArgs args{step.dtype(), kind_, parameter_, step.token_count(), heads_, rows_, a_log_, dt_bias_, in, log_decay};
+  step.run(step.ops().decay_gate, args, "decay_gate");
+  return log_decay;
+}
+
+}  // namespace cairn
