@@ -1,0 +1,51 @@
+// Reading regular files through the I/O table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/support/io_hooks.h"
+#include "runtime/support/status.h"
+
+namespace cairn {
+
+/// A regular file open for reading. Keeps the I/O table that it was opened with.
+class File {
+ public:
+  /// NOT_FOUND, IO. Folders, FIFOs, devices and sockets are refused without waiting for them.
+  static Result<File> open(const std::string& path);
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  ~File();
+
+  std::uint64_t size_bytes() const { return size_bytes_; }  ///< when it was opened
+  /// All of [offset, offset + size), or IO when the file ends before.
+  Status read(std::uint64_t offset_bytes, void* to, std::size_t size_bytes) const;
+
+  const std::string& path() const { return path_; }
+  const cairn_io& io() const { return io_; }
+  int descriptor() const { return descriptor_; }
+
+ private:
+  File() = default;
+  std::string path_;
+  cairn_io io_{};
+  int descriptor_ = -1;
+  std::uint64_t size_bytes_ = 0;
+};
+
+/// INVALID_ARGUMENT: empty, with a NUL, or of 4,096 bytes or more.
+Status check_path(const std::string& path);
+
+/// The whole file as text. LIMIT_EXCEEDED above max_bytes.
+Result<std::string> read_text_file(const std::string& path, std::uint64_t max_bytes);
+
+/// True when a regular file can be opened there.
+bool file_exists(const std::string& path);
+
+/// True when the path is a folder.
+bool is_folder(const std::string& path);
+
+}  // namespace cairn
