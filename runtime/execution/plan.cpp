@@ -88,9 +88,17 @@ Result<StepMemory> Plan::measure(std::int32_t token_count, std::int32_t sequence
   step.starts = step.starts_host = starts.data();
   step.sparse = sparse;
   const std::size_t slot_count = layout_->slots().size();
-  step.states.dense.assign(slot_count, nullptr);
-  step.states.caches.assign(slot_count, nullptr);
-  step.states.tables.assign(slot_count, nullptr);
+  const auto nowhere = [](auto*& pointer) {  // not null, never followed: see step.h
+    pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(Step::kNowhere);
+  };
+  step.states.dense.resize(slot_count);
+  step.states.caches.resize(slot_count);
+  step.states.tables.resize(slot_count);
+  for (std::size_t i = 0; i < slot_count; ++i) {
+    nowhere(step.states.dense[i]);
+    nowhere(step.states.caches[i]);
+    nowhere(step.states.tables[i]);
+  }
   step.states.rows_per_slab.assign(slot_count, 1);
   step.start_planning();
   forward(step, nullptr, nullptr, logits_rows, nullptr);

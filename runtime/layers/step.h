@@ -1,7 +1,8 @@
 // One step: a batch of tokens on its way through the layers. What a layer may use while it runs.
 //
-// A step runs in one of two modes. Planning: the same layer code runs with null pointers; nothing is computed, but every
-// operator is asked whether it supports its arguments, and the memory needed is counted. Running: operators are queued.
+// A step runs in one of two modes. Planning: the same layer code runs with pointers that lead nowhere (not null: null means
+// "not wanted" to operators); nothing is computed, but every operator is asked whether it supports its arguments, and the
+// memory needed is counted. Running: operators are queued.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 namespace cairn {
 
-/// Device arrays of the step's sequences, [B] each; null when planning.
+/// Device arrays of the step's sequences, [B] each.
 struct StepStates {
   std::vector<float* const*> dense;       ///< by slot index: [B] pointers (kRecurrent, kConvTail)
   std::vector<const KvCache*> caches;     ///< by the keys' slot index: [B]
@@ -71,6 +72,9 @@ class Step {
     op.run(queue_, args, scratch_);
   }
 
+  /// An address for planning: never followed.
+  static constexpr std::uintptr_t kNowhere = 4096;
+
   /// Rows of activations [T, width] that live until the enclosing Scope ends.
   Rows rows(std::int64_t width) { return rows_of(token_count(), width); }
   Rows rows_of(std::int64_t count, std::int64_t width) {
@@ -93,9 +97,9 @@ class Step {
   };
 
   // Set-up by the stream.
-  void start_planning() { queue_ = nullptr, base_ = nullptr, scratch_ = nullptr, used_ = 0; }
+  void start_planning() { queue_ = nullptr, base_ = kNowhere, scratch_ = nullptr, used_ = 0; }
   void start_running(BackendQueue* queue, void* activations, void* scratch) {
-    queue_ = queue, base_ = static_cast<std::byte*>(activations), scratch_ = scratch, used_ = 0;
+    queue_ = queue, base_ = reinterpret_cast<std::uintptr_t>(activations), scratch_ = scratch, used_ = 0;
   }
   bool is_planning() const { return queue_ == nullptr; }
   const Status& plan_status() const { return plan_status_; }
@@ -104,7 +108,7 @@ class Step {
 
  private:
   void* take(std::size_t size_bytes) {
-    void* piece = base_ ? base_ + used_ : nullptr;
+    void* piece = reinterpret_cast<void*>(base_ + used_);  // NOLINT: an address, real or nowhere
     used_ += (size_bytes + 255) / 256 * 256;
     if (used_ > peak_) peak_ = used_;
     return piece;
@@ -113,7 +117,7 @@ class Step {
   const OpTable& ops_;
   DType dtype_;
   BackendQueue* queue_ = nullptr;
-  std::byte* base_ = nullptr;
+  std::uintptr_t base_ = kNowhere;
   void* scratch_ = nullptr;
   std::size_t used_ = 0, peak_ = 0, scratch_peak_ = 0;
   Status plan_status_;

@@ -59,6 +59,7 @@ class State {
   std::int32_t rows(std::int32_t slot) const;
   /// Device view of a slot table, valid until the next reserve(), fork() or rewind.
   SdmTable table(std::int32_t slot) const;
+  std::int32_t rows_per_slab(std::int32_t slot) const;
 
   Status reserve(Queue& queue, std::int64_t token_count);
   /// Tokens of the call that began at `call_begin` and ends at `call_end` that may be read before the next checkpoint is
