@@ -1,0 +1,35 @@
+// gdn: the gated delta rule, one token:   S <- exp(g) S;   r = v - S^T k;   S <- S + beta k r^T;   o = S^T q.
+// Source: spec 1; Gated DeltaNet, arXiv 2412.06464; D4 Eqs. 15-17. Numerics: double inside a token; the state is f32
+// between tokens.
+#include <cmath>
+
+#include "backends/reference/delta_rule_run.h"
+#include "backends/reference/reference_ops.h"
+
+namespace cairn::reference {
+namespace {
+
+void gdn_step(const DeltaToken& t, DeltaDims d, float* state_KV, double* r_V, double* o_V) {
+  const double decay = std::exp(static_cast<double>(t.log_decay[0]));
+  for (std::int32_t v = 0; v < d.value_dim; ++v) r_V[v] = t.v_V[v], o_V[v] = 0;
+  for (std::int32_t k = 0; k < d.key_dim; ++k) {
+    const double key = t.k_K[k];
+    for (std::int32_t v = 0; v < d.value_dim; ++v) r_V[v] -= decay * state_KV[k * d.value_dim + v] * key;
+  }
+  for (std::int32_t k = 0; k < d.key_dim; ++k) {
+    const double write = t.beta * t.k_K[k], query = t.q_K[k];
+    for (std::int32_t v = 0; v < d.value_dim; ++v) {
+      const double s = decay * state_KV[k * d.value_dim + v] + write * r_V[v];
+      o_V[v] += s * query;
+      state_KV[k * d.value_dim + v] = static_cast<float>(s);
+    }
+  }
+}
+
+}  // namespace
+
+const char* gdn_unsupported_reason(const DeltaRuleArgs& a) { return delta_rule_unsupported_reason("gdn", a); }
+std::size_t gdn_scratch_bytes(const DeltaRuleArgs& a) { return delta_rule_scratch_bytes(a); }
+void gdn_run(BackendQueue*, const DeltaRuleArgs& a, void* scratch) { run_delta_rule(gdn_step, 1, a, scratch); }
+
+}  // namespace cairn::reference
