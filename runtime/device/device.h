@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "backends/interface/backend.h"
@@ -11,7 +12,7 @@ namespace cairn {
 
 class Device;
 
-/// Memory of a device; zeroed on request of its owner, given back on destruction. Empty by default.
+/// Memory of a device, given back on destruction. Empty by default.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -23,14 +24,18 @@ class DeviceBuffer {
   template <class T> T* as() const { return static_cast<T*>(data_); }
   std::size_t size_bytes() const { return size_bytes_; }
   explicit operator bool() const { return data_ != nullptr; }
+  /// The memory holds state: it is zeroed before it is given back.
+  void zero_on_release() { zero_on_release_ = true; }
 
  private:
   friend class Device;
+  void swap(DeviceBuffer& other) noexcept;
   DeviceBuffer(std::shared_ptr<const Device> device, void* data, std::size_t size_bytes, MemoryKind kind);
   std::shared_ptr<const Device> device_;
   void* data_ = nullptr;
   std::size_t size_bytes_ = 0;
   MemoryKind kind_ = MemoryKind::kDevice;
+  bool zero_on_release_ = false;
 };
 
 /// A device opened for use. Thread-safe.
@@ -51,10 +56,13 @@ class Device : public std::enable_shared_from_this<Device> {
 
  private:
   friend class DeviceBuffer;
+  void wipe(void* memory, std::size_t size_bytes, MemoryKind kind) const;
   Device(const Backend* backend, BackendDevice* handle, const DeviceOptions& options);
   const Backend* backend_;
   BackendDevice* handle_;
   DeviceOptions options_;
+  mutable std::mutex wipe_mutex_;
+  mutable BackendQueue* wipe_queue_ = nullptr;  ///< made when device memory is wiped for the first time
 };
 
 /// A queue of work on a device. One user at a time.
