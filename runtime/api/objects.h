@@ -51,20 +51,15 @@ struct StateObject {
   static constexpr HandleKind kHandleKind = HandleKind::kState;
   std::shared_ptr<const Plan> plan;
   std::unique_ptr<State> state;
-  std::unique_ptr<Queue> queue;        ///< of the calls on the state itself: fork, rewind, save, ...
-  std::weak_ptr<StreamObject> pending; ///< stream that last queued work on the state; a gone one has waited for it
+  std::unique_ptr<Queue> queue;  ///< of the calls on the state itself: fork, rewind, save, ...
   std::atomic<bool> busy{false};
 };
 
 inline State& HeldState::state() const { return *object->state; }
 inline Queue& HeldState::queue() const { return *object->queue; }
 
-/// INVALID_HANDLE or BUSY. The work queued on it may still run: for streams, which queue behind it.
+/// INVALID_HANDLE or BUSY. No work is under way on a held state: streams return when theirs is done.
 Result<HeldState> hold_state(const cairn_state* handle);
-
-/// As hold_state(), and the work queued on the state has finished: for everything else. A device error of that work has
-/// made the state invalid. BUSY: the stream that runs it is in another call.
-Result<HeldState> hold_idle_state(const cairn_state* handle);
 
 /// STATE_INVALID unless the state is valid.
 Status require_valid(const State& state);

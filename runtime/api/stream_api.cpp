@@ -82,7 +82,7 @@ Status prefill(cairn_stream* handle, const cairn_batch* batch_in) {
   std::vector<HeldState> states;
   std::vector<SequenceInput> inputs;
   for (std::int32_t i = 0; i < batch.sequence_count; ++i) {
-    CAIRN_TRY_ASSIGN(HeldState state, hold_idle_state(batch.sequences[i].state));
+    CAIRN_TRY_ASSIGN(HeldState state, hold_state(batch.sequences[i].state));
     CAIRN_TRY_ASSIGN(const SequenceInput input, read_sequence(batch.sequences[i], i, state.state()));
     states.push_back(std::move(state));
     inputs.push_back(input);
@@ -108,7 +108,7 @@ Status decode(cairn_stream* handle, cairn_state* const* state_handles, const std
     ~Clear() { object.held_states.clear(); }
   } const clear{object};
   for (std::int32_t i = 0; i < count; ++i) {
-    CAIRN_TRY_ASSIGN(HeldState state, hold_idle_state(state_handles[i]));
+    CAIRN_TRY_ASSIGN(HeldState state, hold_state(state_handles[i]));
     object.states.push_back(&state.state());
     object.held_states.push_back(std::move(state));
   }

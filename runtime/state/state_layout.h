@@ -58,7 +58,6 @@ class StateLayout {
  private:
   std::vector<StateSlot> slots_;
   std::vector<std::uint64_t> fixed_offsets_;     ///< of slots before kKvFull
-  std::vector<std::uint64_t> kv_token_offsets_;  ///< kKvFull: bytes per token of the kKvFull slots before it
   std::array<std::uint8_t, 32> fingerprint_{};
   std::string model_name_;
   std::int32_t vocab_size_ = 0, layer_count_ = 0;
