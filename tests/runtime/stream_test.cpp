@@ -1,0 +1,220 @@
+// Streams on small models of every mechanism: what a call promises about bits, batches and failures.
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "runtime/execution/stream.h"
+#include "runtime/support/allocator.h"
+#include "tests/support/model_builder.h"
+
+namespace cairn {
+namespace {
+
+struct Bench {
+  std::shared_ptr<const Device> device;
+  std::shared_ptr<const Plan> plan;
+  std::unique_ptr<Stream> stream;
+
+  explicit Bench(const char* backend, std::shared_ptr<const ModelDescription> model = test::every_mechanism_model(1)) {
+    auto opened = Device::open(backend, {});
+    REQUIRE_MESSAGE(opened.ok(), opened.status().message());
+    device = opened.value();
+    auto built = Plan::build(std::move(model), device, {});
+    REQUIRE_MESSAGE(built.ok(), built.status().message());
+    plan = built.value();
+    auto created = Stream::create(plan, {});
+    REQUIRE_MESSAGE(created.ok(), created.status().message());
+    stream = std::move(created).value();
+  }
+
+  std::unique_ptr<State> state(const StateOptions& options = {}) const {
+    auto created = State::create(plan->state_layout(), device, options);
+    REQUIRE_MESSAGE(created.ok(), created.status().message());
+    return std::move(created).value();
+  }
+
+  void prefill(State& state, std::span<const std::int32_t> tokens) const {
+    const SequenceInput input{&state, tokens, LogitsWanted::kLast};
+    const Status status = stream->prefill({&input, 1}, {}, nullptr);
+    REQUIRE_MESSAGE(status.ok(), status.message());
+  }
+
+  void decode(State& state, std::int32_t token) const {
+    State* const one = &state;
+    const Status status = stream->decode({&one, 1}, {&token, 1});
+    REQUIRE_MESSAGE(status.ok(), status.message());
+  }
+};
+
+std::vector<std::int32_t> random_tokens(std::size_t count, std::uint64_t seed = 3) {
+  std::mt19937_64 random(seed);
+  std::vector<std::int32_t> tokens(count);
+  for (std::int32_t& token : tokens) token = static_cast<std::int32_t>(random() % 40);
+  return tokens;
+}
+
+double largest_difference(std::span<const float> a, std::span<const float> b) {
+  REQUIRE(a.size() == b.size());
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(double{a[i]} - double{b[i]}));
+  return largest;
+}
+
+bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("prefill equals decoding token by token, within rounding") {
+  for (const char* backend : {"reference", "cpu"}) {
+    CAPTURE(backend);
+    const Bench bench(backend);
+    const std::vector<std::int32_t> tokens = random_tokens(150);
+    const auto read = bench.state(), stepped = bench.state();
+
+    bench.prefill(*read, tokens);
+    for (const std::int32_t token : tokens) bench.decode(*stepped, token);
+
+    CHECK(read->position() == 150);
+    CHECK(largest_difference(read->last_logits(), stepped->last_logits()) < 2e-3);
+  }
+}
+
+TEST_CASE("the cpu backend computes what the reference computes") {
+  const Bench reference("reference"), cpu("cpu");
+  for (const std::size_t count : {1, 63, 64, 65, 200}) {
+    CAPTURE(count);
+    const std::vector<std::int32_t> tokens = random_tokens(count, count);
+    const auto expected = reference.state(), actual = cpu.state();
+
+    reference.prefill(*expected, tokens);
+    cpu.prefill(*actual, tokens);
+
+    CHECK(largest_difference(expected->last_logits(), actual->last_logits()) < 2e-3);
+  }
+}
+
+TEST_CASE("a prompt cut at a multiple of 64 gives the same bits") {
+  for (const char* backend : {"reference", "cpu"}) {
+    CAPTURE(backend);
+    const Bench bench(backend);
+    const std::vector<std::int32_t> tokens = random_tokens(300);
+    const auto whole = bench.state(), cut = bench.state();
+
+    bench.prefill(*whole, tokens);
+    bench.prefill(*cut, std::span(tokens).first(64));
+    bench.prefill(*cut, std::span(tokens).subspan(64, 192));
+    bench.prefill(*cut, std::span(tokens).subspan(256));
+
+    CHECK(same_bits(whole->last_logits(), cut->last_logits()));
+  }
+}
+
+TEST_CASE("a ragged batch gives every sequence the bits it gets alone") {
+  for (const char* backend : {"reference", "cpu"}) {
+    CAPTURE(backend);
+    const Bench bench(backend);
+    const std::vector<std::int32_t> tokens = random_tokens(400);
+    const std::size_t counts[] = {1, 130, 0, 64, 65};
+    std::vector<std::unique_ptr<State>> together, alone;
+    std::vector<SequenceInput> batch;
+    for (const std::size_t count : counts) {
+      together.push_back(bench.state());
+      alone.push_back(bench.state());
+      batch.push_back({together.back().get(), std::span(tokens).first(count), LogitsWanted::kLast});
+    }
+
+    REQUIRE(bench.stream->prefill(batch, {}, nullptr).ok());
+    CHECK(bench.stream->logits_rows() == 4);
+    for (std::size_t i = 0; i < alone.size(); ++i) bench.prefill(*alone[i], std::span(tokens).first(counts[i]));
+
+    std::vector<State*> states;
+    for (std::size_t i = 0; i < alone.size(); ++i) {
+      CHECK(same_bits(together[i]->last_logits(), alone[i]->last_logits()));
+      states.push_back(together[i].get());
+    }
+    const std::vector<std::int32_t> next = {1, 2, 3, 4, 5};
+    REQUIRE(bench.stream->decode(states, next).ok());
+    for (std::size_t i = 0; i < alone.size(); ++i) {
+      bench.decode(*alone[i], next[i]);
+      CHECK(same_bits(together[i]->last_logits(), alone[i]->last_logits()));
+    }
+  }
+}
+
+TEST_CASE("all logits of a prompt are the last logits of its prefixes") {
+  const Bench bench("cpu");
+  const std::vector<std::int32_t> tokens = random_tokens(70);
+  const auto all = bench.state(), prefix = bench.state();
+  const SequenceInput input{all.get(), tokens, LogitsWanted::kAll};
+
+  REQUIRE(bench.stream->prefill({&input, 1}, {}, nullptr).ok());
+  REQUIRE(bench.stream->logits_rows() == 70);
+  const std::vector<float> row(bench.stream->logits(40).begin(), bench.stream->logits(40).end());
+  bench.prefill(*prefix, std::span(tokens).first(41));
+
+  CHECK(same_bits(row, prefix->last_logits()));
+}
+
+TEST_CASE("a refused call changes no state") {
+  const Bench bench("cpu");
+  StateOptions small;
+  small.kv_capacity_tokens = 70;
+  const auto state = bench.state(small), other = bench.state(small);
+  const std::vector<std::int32_t> tokens = random_tokens(64);
+  bench.prefill(*state, tokens);
+  const std::vector<float> before = state->last_logits();
+
+  const std::vector<std::int32_t> bad = {1, 40};
+  const SequenceInput out_of_range{state.get(), bad, LogitsWanted::kLast};
+  CHECK(bench.stream->prefill({&out_of_range, 1}, {}, nullptr).code() == CAIRN_STATUS_INVALID_ARGUMENT);
+
+  const std::vector<SequenceInput> full = {{other.get(), std::span(tokens).first(5)}, {state.get(), std::span(tokens).first(7)}};
+  CHECK(bench.stream->prefill(full, {}, nullptr).code() == CAIRN_STATUS_STATE_FULL);
+
+  const std::vector<SequenceInput> twice = {{state.get(), std::span(tokens).first(2)}, {state.get(), std::span(tokens).first(2)}};
+  CHECK(bench.stream->prefill(twice, {}, nullptr).code() == CAIRN_STATUS_INVALID_ARGUMENT);
+
+  CHECK(state->position() == 64);
+  CHECK(other->position() == 0);
+  CHECK(same_bits(before, state->last_logits()));
+  bench.decode(*state, 1);
+  CHECK(state->position() == 65);
+}
+
+TEST_CASE("a cancelled prefill stands at a chunk border and can go on") {
+  const Bench bench("cpu");
+  const std::vector<std::int32_t> tokens = random_tokens(1500);
+  const auto state = bench.state(), whole = bench.state();
+  const SequenceInput input{state.get(), tokens, LogitsWanted::kLast};
+
+  const Status status = bench.stream->prefill({&input, 1}, {}, [](std::uint64_t done, std::uint64_t) { return done < 600; });
+  CHECK(status.code() == CAIRN_STATUS_CANCELLED);
+  CHECK(state->position() % 64 == 0);
+  CHECK(state->position() >= 600);
+  CHECK(state->is_valid());
+  bench.prefill(*state, std::span(tokens).subspan(static_cast<std::size_t>(state->position())));
+  bench.prefill(*whole, tokens);
+
+  CHECK(same_bits(state->last_logits(), whole->last_logits()));
+}
+
+TEST_CASE("decode allocates nothing after warm-up") {
+  const Bench bench("cpu");
+  std::vector<std::unique_ptr<State>> owned;
+  std::vector<State*> states;
+  for (int i = 0; i < 3; ++i) {
+    owned.push_back(bench.state());
+    states.push_back(owned.back().get());
+  }
+  const std::vector<std::int32_t> tokens = {1, 2, 3};
+  for (int i = 0; i < 4; ++i) REQUIRE(bench.stream->decode(states, tokens).ok());
+
+  const std::uint64_t before = allocator_counters().total_count;
+  for (int i = 0; i < 50; ++i) REQUIRE(bench.stream->decode(states, tokens).ok());
+
+  CHECK(allocator_counters().total_count == before);
+}
+
+}  // namespace cairn
