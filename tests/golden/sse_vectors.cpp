@@ -1,0 +1,176 @@
+// Kind sse: masked, varlen and token by token; the routed part alone; the routing itself by probing.
+#include <algorithm>
+#include <numeric>
+
+#include "tests/golden/vector_kinds.h"
+
+namespace cairn::test {
+namespace {
+
+struct SseShape {
+  std::int32_t T, H, K, V, P, top_k;
+  std::size_t values() const { return static_cast<std::size_t>(T) * H * V; }
+  std::size_t head_state() const { return static_cast<std::size_t>(H) * K * V; }
+};
+
+SseShape shape_of(const VectorCase& v) {
+  return {v.dim("q", 0), v.dim("q", 1), v.dim("q", 2), v.dim("v", 2), v.dim("logits", 1), v.param("topk")};
+}
+
+struct SseCase {
+  SseArgs args{};
+  float *out, *states, *shared;
+};
+
+SseCase prepare(const VectorCase& v, OpRig& rig, const SseShape& s) {
+  SseCase c;
+  SseArgs& a = c.args;
+  a.dtype = DType::kF32;
+  a.transition = v.has("beta") ? SseTransition::kDelta : SseTransition::kGla;
+  a.gate_write = a.gate_read = true;
+  a.head_count = s.H, a.key_dim = s.K, a.value_dim = s.V, a.partition_count = s.P, a.top_k = s.top_k;
+  a.route_logits = rig.upload(v.floats("logits"));
+  a.q = rows(rig.upload(v.floats("q")), s.H * s.K);
+  a.k = rows(rig.upload(v.floats("k")), s.H * s.K);
+  a.v = rows(rig.upload(v.floats("v")), s.H * s.V);
+  if (v.has("q_s")) a.shared_q = rows(rig.upload(v.floats("q_s")), s.H * s.K);
+  if (v.has("k_s")) a.shared_k = rows(rig.upload(v.floats("k_s")), s.H * s.K);
+  a.log_decay = rig.upload(v.floats("g"));
+  if (v.has("beta")) a.beta = rig.upload(v.floats("beta"));
+  c.states = rig.upload(v.has("S0") ? v.floats("S0") : std::vector<float>(s.P * s.head_state(), 0.0F));
+  c.shared = rig.upload(v.has("S0_shared") ? v.floats("S0_shared") : std::vector<float>(s.head_state(), 0.0F));
+  a.states = rig.upload(std::vector<float*>{c.states});
+  a.shared_states = rig.upload(std::vector<float*>{c.shared});
+  c.out = rig.poisoned(s.values());
+  a.out = rows(c.out, s.H * s.V);
+  return c;
+}
+
+void compare(const SseCase& c, const SseShape& s, OpRig& rig, Comparison& result, Path path, const char* label) {
+  result.floats("o", rig.download(c.out, s.values()), path, label);
+  result.floats("S", rig.download(c.states, s.P * s.head_state()), path, label);
+  result.floats("S_shared", rig.download(c.shared, s.head_state()), path, label);
+}
+
+void check_prefill(const VectorCase& v, OpRig& rig, const SseShape& s, SsePath path, const char* label,
+                   Comparison& result) {
+  SseCase c = prepare(v, rig, s);
+  c.args.phase = Phase::kPrefill;
+  c.args.path = path;
+  c.args.batch = rig.batch({s.T});
+  if (result.ran(rig.run(rig.ops().sse, c.args), label)) compare(c, s, rig, result, Path::kChunked, label);
+  rig.clear();
+}
+
+const float* at(const ConstRows& view, std::int64_t token) {
+  return static_cast<const float*>(view.data) + token * view.stride;
+}
+
+SseArgs at_token(SseArgs a, const SseShape& s, std::int64_t t) {
+  a.q.data = at(a.q, t), a.k.data = at(a.k, t), a.v.data = at(a.v, t);
+  if (a.shared_q.data) a.shared_q.data = at(a.shared_q, t), a.shared_k.data = at(a.shared_k, t);
+  a.route_logits += t * s.P;
+  a.log_decay += t * s.H * s.K;
+  if (a.beta) a.beta += t * s.H;
+  a.out.data = static_cast<float*>(a.out.data) + t * a.out.stride;
+  return a;
+}
+
+void check_decode(const VectorCase& v, OpRig& rig, const SseShape& s, Comparison& result) {
+  SseCase c = prepare(v, rig, s);
+  c.args.phase = Phase::kDecode;
+  c.args.batch = rig.batch({1});
+  for (std::int32_t t = 0; t < s.T; ++t) {
+    if (!result.ran(rig.run(rig.ops().sse, at_token(c.args, s, t)), "decode")) return;
+  }
+  compare(c, s, rig, result, Path::kRecurrent, "decode");
+  rig.clear();
+}
+
+void check_routed_alone(const VectorCase& v, OpRig& rig, const SseShape& s, Comparison& result) {
+  if (!v.has("o_routed")) return;
+  SseCase c = prepare(v, rig, s);
+  c.args.phase = Phase::kPrefill;
+  c.args.batch = rig.batch({s.T});
+  c.args.shared_q = c.args.shared_k = {};
+  c.args.shared_states = nullptr;
+  if (result.ran(rig.run(rig.ops().sse, c.args), "without the shared partition"))
+    result.floats("o_routed", rig.download(c.out, s.values()));
+  rig.clear();
+}
+
+void check_weights(const VectorCase& v, OpRig& rig, const SseShape& s, Comparison& result) {
+  float* e = rig.poisoned(static_cast<std::size_t>(s.T) * s.P);
+  const FeatureMapArgs args{
+      DType::kF32, DType::kF32, FeatureMap::kSoftmax, s.T, 1, s.P, 1, 1, rows(rig.upload(v.floats("logits")), s.P),
+      rows(e, s.P)};
+  if (result.ran(rig.run(rig.ops().feature_map, args), "feature_map"))
+    result.floats("e", rig.download(e, static_cast<std::size_t>(s.T) * s.P));
+  rig.clear();
+}
+
+/// Reads every token into a state of zeros of its own, k = v = 1, no decay: a partition that was chosen then holds e_i.
+/// Returns [T, P]; empty when the operator does not take this shape.
+std::vector<float> probe_routing(const VectorCase& v, OpRig& rig, const SseShape& s, std::int32_t width) {
+  const std::size_t size = static_cast<std::size_t>(s.P) * width * width;
+  const float* ones = rig.upload(std::vector<float>(static_cast<std::size_t>(s.T) * width, 1.0F));
+  float* states = rig.upload(std::vector<float>(s.T * size, 0.0F));
+  std::vector<float*> state_of(s.T);
+  for (std::int32_t t = 0; t < s.T; ++t) state_of[t] = states + t * size;
+  SseArgs a{};
+  a.dtype = DType::kF32;
+  a.phase = Phase::kDecode;
+  a.gate_write = a.gate_read = true;
+  a.batch = rig.batch(std::vector<std::int32_t>(s.T, 1));
+  a.head_count = 1, a.key_dim = width, a.value_dim = width, a.partition_count = s.P, a.top_k = s.top_k;
+  a.route_logits = rig.upload(v.floats("logits"));
+  a.q = a.k = a.v = {ones, width};
+  a.log_decay = rig.upload(std::vector<float>(static_cast<std::size_t>(s.T) * width, 0.0F));
+  a.states = rig.upload(state_of);
+  a.out = rows(rig.poisoned(static_cast<std::size_t>(s.T) * width), width);
+  std::vector<float> written;
+  if (rig.run(rig.ops().sse, a).empty()) {
+    const std::vector<float> all = rig.download(states, s.T * size);
+    for (std::size_t i = 0; i < all.size(); i += static_cast<std::size_t>(width) * width) written.push_back(all[i]);
+  }
+  rig.clear();
+  return written;
+}
+
+void check_routing(const VectorCase& v, OpRig& rig, const SseShape& s, Comparison& result) {
+  std::vector<float> written = probe_routing(v, rig, s, 1);
+  if (written.empty()) written = probe_routing(v, rig, s, 64);
+  if (written.empty()) return result.fail("routing could not be probed");
+  std::vector<std::int64_t> idx, token, offsets = {0};
+  for (std::int32_t t = 0; t < s.T; ++t) {
+    const float* e = written.data() + static_cast<std::size_t>(t) * s.P;
+    std::vector<std::int64_t> order(s.P);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return e[a] > e[b]; });
+    for (std::int32_t i = 0; i < s.top_k; ++i) idx.push_back(e[order[i]] > 0 ? order[i] : -1);
+  }
+  for (std::int32_t p = 0; p < s.P; ++p) {
+    for (std::int32_t t = 0; t < s.T; ++t) {
+      if (written[static_cast<std::size_t>(t) * s.P + p] > 0) token.push_back(t);
+    }
+    offsets.push_back(static_cast<std::int64_t>(token.size()));
+  }
+  result.integers("idx", idx, "probed");
+  result.integers("varlen_token", token, "from the probed choice");
+  result.integers("varlen_offsets", offsets, "from the probed choice");
+}
+
+}  // namespace
+
+void check_sse(const VectorCase& v, OpRig& rig, Comparison& result) {
+  const SseShape s = shape_of(v);
+  check_prefill(v, rig, s, SsePath::kAuto, "prefill", result);
+  check_prefill(v, rig, s, SsePath::kMasked, "masked", result);
+  check_prefill(v, rig, s, SsePath::kVarlen, "varlen", result);
+  check_decode(v, rig, s, result);
+  check_routed_alone(v, rig, s, result);
+  check_weights(v, rig, s, result);
+  check_routing(v, rig, s, result);
+}
+
+}  // namespace cairn::test

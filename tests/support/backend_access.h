@@ -1,0 +1,17 @@
+// The backends that a test program can reach: linked in, or a plug-in beside the build.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "backends/interface/backend.h"
+
+namespace cairn::test {
+
+/// "reference", "cpu" (linked in where they are built), "cuda", "rocm" (plug-ins). Null: not there, and why.
+const Backend* find_backend(const std::string& name, std::string* reason);
+
+/// Names of the linked-in backends that are to be compared with the reference.
+std::vector<std::string> tested_backends();
+
+}  // namespace cairn::test

@@ -1,0 +1,98 @@
+#include "tests/support/op_rig.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace cairn::test {
+namespace {
+
+constexpr std::size_t kGuardBytes = 512;
+constexpr std::uint8_t kGuard = 0xA5;
+
+/// A rig that cannot have its device or its memory leaves no test to run.
+void require(bool done, const BackendError& error) {
+  if (done) return;
+  std::fprintf(stderr, "op rig: %s\n", error.text);
+  std::abort();
+}
+
+}  // namespace
+
+OpRig::OpRig(const Backend& backend, std::int32_t thread_count) : backend_(backend) {
+  BackendError error;
+  DeviceOptions options;
+  options.thread_count = thread_count;
+  device_ = backend.open_device(options, &error);
+  require(device_ != nullptr, error);
+  queue_ = backend.create_queue(device_, nullptr, &error);
+  require(queue_ != nullptr, error);
+}
+
+OpRig::~OpRig() {
+  clear();
+  backend_.destroy_queue(queue_);
+  backend_.close_device(device_);
+}
+
+void* OpRig::take(std::size_t size_bytes) {
+  BackendError error;
+  void* memory = backend_.allocate(device_, size_bytes + kGuardBytes, MemoryKind::kDevice, &error);
+  require(memory != nullptr, error);
+  const std::vector<std::uint8_t> guard(kGuardBytes, kGuard);
+  copy(static_cast<std::byte*>(memory) + size_bytes, guard.data(), kGuardBytes, CopyKind::kHostToDevice);
+  pieces_.push_back({memory, size_bytes});
+  return memory;
+}
+
+void OpRig::copy(void* to, const void* from, std::size_t size_bytes, CopyKind kind) {
+  BackendError error;
+  require(backend_.copy(queue_, to, from, size_bytes, kind, &error) && backend_.synchronize(queue_, &error), error);
+}
+
+Batch OpRig::batch(const std::vector<std::int32_t>& lengths) {
+  auto offsets = std::make_unique<std::vector<std::int32_t>>(1, 0);
+  for (const std::int32_t length : lengths) offsets->push_back(offsets->back() + length);
+  Batch batch;
+  batch.sequence_count = static_cast<std::int32_t>(lengths.size());
+  batch.token_count = offsets->back();
+  batch.offsets = upload(*offsets);
+  batch.offsets_host = offsets->data();
+  host_offsets_.push_back(std::move(offsets));
+  return batch;
+}
+
+void OpRig::pack(LinearWeight* weight) {
+  BackendError error;
+  require(backend_.pack_linear(device_, weight, &error), error);
+  packed_.push_back(weight);
+}
+
+std::string OpRig::finish() {
+  BackendError error;
+  if (!backend_.synchronize(queue_, &error)) return error.text;
+  std::vector<std::uint8_t> guard(kGuardBytes);
+  for (const Piece& piece : pieces_) {
+    copy(guard.data(), static_cast<std::byte*>(piece.memory) + piece.size_bytes, kGuardBytes, CopyKind::kDeviceToHost);
+    for (const std::uint8_t byte : guard) {
+      if (byte != kGuard) return "memory behind a buffer of " + std::to_string(piece.size_bytes) + " bytes was written";
+    }
+  }
+  return "";
+}
+
+void OpRig::drop_last() {
+  const Piece piece = pieces_.back();
+  backend_.release(device_, piece.memory, piece.size_bytes + kGuardBytes, MemoryKind::kDevice);
+  pieces_.pop_back();
+}
+
+void OpRig::clear() {
+  for (LinearWeight* weight : packed_) backend_.unpack_linear(device_, weight);
+  for (const Piece& piece : pieces_)
+    backend_.release(device_, piece.memory, piece.size_bytes + kGuardBytes, MemoryKind::kDevice);
+  packed_.clear();
+  pieces_.clear();
+  host_offsets_.clear();
+}
+
+}  // namespace cairn::test
