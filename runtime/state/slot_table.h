@@ -75,16 +75,13 @@ class SlotTable {
 
   /// Host copy of row_of_slot [H * N]; waits for the queue.
   Status read_index(Queue& queue, std::vector<std::int32_t>& row_of_slot) const;
-  /// Copies one row to host memory (queued).
-  Status read_row(Queue& queue, std::int32_t row, float* to_V) const;
-  const float* row_address(std::int32_t row) const;
+  float* row_address(std::int32_t row) const;
 
-  /// Fills an empty table: slots strictly increasing. write_row() then fills row i of slots[i] (queued).
+  /// Fills an empty table: slots[i] gets row i, whose contents the caller then copies to row_address(i).
   Status assign_slots(Queue& queue, const std::vector<std::int32_t>& slots);
-  Status write_row(Queue& queue, std::int32_t row, const float* from_V);
 
-  /// Memory that this table reaches, index included.
-  std::uint64_t bytes_held() const;
+  /// Memory of the index and the other arrays that this table alone holds.
+  std::uint64_t array_bytes() const;
   /// Slabs in use, and those kept for reuse.
   const SlabList& slabs() const { return slabs_; }
   const SlabList& spare_slabs() const { return spare_; }
@@ -92,30 +89,34 @@ class SlotTable {
  private:
   SlotTable(std::shared_ptr<const Device> device, const Geometry& geometry);
 
-  std::int32_t slab_count_for(std::int64_t rows) const;
+  std::int64_t slabs_for(std::int64_t rows) const;
   std::int64_t capacity_rows() const { return static_cast<std::int64_t>(slabs_.size()) * geometry_.rows_per_slab; }
-  /// Rows that may be taken in all until the next freeze; see reserve().
   std::int64_t bound_after(std::int64_t token_count, std::int64_t freeze_count) const;
   std::int64_t rows_wanted(std::int64_t rows_at_least) const;
+  static bool is_private(const std::shared_ptr<Slab>& slab);
 
+  Status allocate_arrays();
   Status fill_index(Queue& queue);
   Status read_control(Queue& queue);
   Status write_control(Queue& queue, std::int64_t rows_in_use, std::int64_t first_private);
   Status write_slab_pointers(Queue& queue);
+  Status freeze(Queue& queue);
   Status grow(Queue& queue, std::int64_t rows_at_least);
-  Status compact(Queue& queue);
-  Status take_slab(std::shared_ptr<Slab>& slab);
-  void drop_slab(std::shared_ptr<Slab>& slab);
+  bool may_have_dead_rows() const;
+  Status reclaim_dead_rows(Queue& queue);
+  Status compact(Queue& queue, const std::vector<std::int64_t>& live_rows);
+  Result<std::shared_ptr<Slab>> take_slab();
+  void drop_slab(std::shared_ptr<Slab> slab);
 
   std::shared_ptr<const Device> device_;
   Geometry geometry_;
   DeviceBuffer index_, control_, slab_pointers_;
   SlabList slabs_, spare_;
-  std::int64_t rows_bound_ = 0;     ///< control[0] is at most this
-  std::int64_t frozen_rows_ = 0;    ///< control[1]
-  bool was_frozen_ = false;         ///< since the last look at dead rows
+  std::int64_t rows_bound_ = 0;   ///< control[0] is at most this
+  std::int64_t epoch_base_ = 0;   ///< and at most this + H * N: a slot takes one row between two freezes
   std::int64_t rows_at_last_look_ = 0;
-  std::vector<float*> host_pointers_;
+  bool was_frozen_ = false;       ///< since dead rows were last looked for
+  bool was_captured_ = false;     ///< checkpoints are taken: rows come and go
   std::vector<std::int32_t> host_index_;
 };
 

@@ -8,11 +8,11 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <vector>
 
 #include "runtime/device/device.h"
+#include "runtime/state/rewind_journal.h"
 #include "runtime/state/slot_table.h"
 #include "runtime/state/state_layout.h"
 
@@ -25,23 +25,17 @@ struct StateOptions {
   bool keep_last_logits = true;
 };
 
-/// How a run of tokens was read. Replaying it the same way gives the same bits; a sparse span cannot be cut.
-struct ReadSpan {
-  std::int64_t begin = 0, count = 0;  ///< positions; a prefill span is one call: chunks count from `begin`
-  Phase phase = Phase::kPrefill;
-  bool sparse = false;
-};
-
-/// What is left to read again after a checkpoint was put back.
-struct Replay {
-  std::vector<ReadSpan> spans;
-  std::vector<std::int32_t> tokens;  ///< of all spans, in order
+/// What a state's memory comes to, in bytes.
+struct StateMemory {
+  std::uint64_t held = 0, shared = 0, rewind = 0;
 };
 
 class State {
  public:
   static Result<std::unique_ptr<State>> create(std::shared_ptr<const StateLayout> layout,
                                                std::shared_ptr<const Device> device, const StateOptions& options);
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
   ~State();  ///< zeroes its memory
 
   Result<std::unique_ptr<State>> fork(Queue& queue);
@@ -60,6 +54,7 @@ class State {
   /// Device view of a slot table, valid until the next reserve(), fork() or rewind.
   SdmTable table(std::int32_t slot) const;
   std::int32_t rows_per_slab(std::int32_t slot) const;
+  const SlotTable* slot_table(std::int32_t slot) const { return tables_[static_cast<std::size_t>(slot)].get(); }
 
   Status reserve(Queue& queue, std::int64_t token_count);
   /// Tokens of the call that began at `call_begin` and ends at `call_end` that may be read before the next checkpoint is
@@ -73,25 +68,57 @@ class State {
 
   std::int64_t oldest_rewind_position() const;
   bool can_rewind(std::int64_t position) const;
-  /// Puts the newest checkpoint at or before `position` back and tells what to read again to get there.
+  /// Puts a checkpoint at or before `position` back and tells what to read again to get there. Unchanged on failure.
   Result<Replay> rewind_to_checkpoint(Queue& queue, std::int64_t position);
+  /// After the replay. Not successful: the state is again as before the rewind, or invalid when the device cannot.
+  Status finish_rewind(Queue& queue, bool is_successful);
 
   /// Host copy of the logits after the last token; empty when not known.
   std::vector<float>& last_logits() { return last_logits_; }
 
+  /// Tokens that every kKvFull slot holds; 0 without such slots.
+  std::int64_t kv_used_tokens() const { return layout_->has_full_attention() ? position_ : 0; }
+  StateMemory memory() const;
+  const RewindJournal& journal() const { return journal_; }
+
  private:
-  // Owned by the state room; the layout of private members is its business.
-  friend class SnapshotWriter;
   friend class SnapshotReader;
-  State() = default;
+  State(std::shared_ptr<const StateLayout> layout, std::shared_ptr<const Device> device, const StateOptions& options);
+  Status allocate_dense(Queue& queue);
+  Status make_tables(Queue& queue);
+
+  /// A checkpoint with memory, from the pool or new.
+  Result<std::unique_ptr<Checkpoint>> take_checkpoint();
+  Status prepare_checkpoints(std::int64_t count);
+  Status capture(Queue& queue, Checkpoint& checkpoint);
+  Status put_back(Queue& queue, const Checkpoint& checkpoint);
+  Status start_journal(Queue& queue);
+  Status add_checkpoint(Queue& queue);
+  void recycle(CheckpointList& dropped);
+  Status clear_kv(Queue& queue, std::int64_t begin, std::int64_t end);
+
+  /// A rewind between its two halves.
+  struct Rewind {
+    bool is_open = false;
+    std::unique_ptr<Checkpoint> before;  ///< null when the state was invalid
+    RewindJournal::Tail tail;
+    std::int64_t position = 0;
+    std::vector<float> last_logits;
+  };
+
   std::shared_ptr<const StateLayout> layout_;
   std::shared_ptr<const Device> device_;
   StateOptions options_;
   DeviceBuffer dense_;
+  std::vector<float*> dense_pointers_;              ///< by slot index; null for slot tables
   std::vector<std::unique_ptr<SlotTable>> tables_;  ///< by slot index; null where the slot is dense
   std::int64_t position_ = 0;
   bool is_valid_ = true, has_sparse_prefill_ = false;
   std::vector<float> last_logits_;
+  RewindJournal journal_;
+  CheckpointList pool_;     ///< checkpoints to use again
+  CheckpointList dropped_;  ///< on their way to the pool
+  Rewind rewind_;
 };
 
 }  // namespace cairn
