@@ -13,6 +13,7 @@
 namespace cairn {
 class Plan;
 class Stream;
+class Tokenizer;
 }  // namespace cairn
 
 namespace cairn::api {
@@ -25,6 +26,7 @@ struct DeviceObject {
 struct ModelObject {
   static constexpr HandleKind kHandleKind = HandleKind::kModel;
   std::shared_ptr<const Plan> plan;
+  std::shared_ptr<const Tokenizer> tokenizer;  ///< null: the model carries none
 };
 
 struct StateObject;
