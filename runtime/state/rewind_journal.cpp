@@ -113,15 +113,18 @@ void RewindJournal::forget_old(CheckpointList& dropped) {
   while (gone + 1 < checkpoints_.size() && checkpoints_[gone + 1]->position <= window_begin) ++gone;
   for (std::size_t i = 0; i < gone; ++i) dropped.push_back(std::move(checkpoints_[i]));
   checkpoints_.erase(checkpoints_.begin(), checkpoints_.begin() + static_cast<std::ptrdiff_t>(gone));
-  const std::int64_t oldest = checkpoints_.front()->position;
-  tokens_.forget_before(oldest);
+  forget_tokens_before(checkpoints_.front()->position);
+}
+
+/// `position` is a checkpoint's: it lies at a chunk border of the span that it cuts.
+void RewindJournal::forget_tokens_before(std::int64_t position) {
+  tokens_.forget_before(position);
   std::size_t spans_gone = 0;
-  while (spans_gone < spans_.size() && spans_[spans_gone].end() <= oldest) ++spans_gone;
+  while (spans_gone < spans_.size() && spans_[spans_gone].end() <= position) ++spans_gone;
   spans_.erase(spans_.begin(), spans_.begin() + static_cast<std::ptrdiff_t>(spans_gone));
-  if (!spans_.empty() && spans_.front().begin < oldest) {
-    spans_.front().count -= oldest - spans_.front().begin;  // checkpoints lie at chunk borders of the span
-    spans_.front().begin = oldest;
-  }
+  if (spans_.empty() || spans_.front().begin >= position) return;
+  spans_.front().count -= position - spans_.front().begin;
+  spans_.front().begin = position;
 }
 
 const Checkpoint* RewindJournal::find(std::int64_t position, bool prefer_tokens) const {
@@ -188,12 +191,14 @@ void RewindJournal::start(std::unique_ptr<Checkpoint> checkpoint, CheckpointList
   checkpoints_.push_back(std::move(checkpoint));
 }
 
-Status RewindJournal::load(CheckpointList checkpoints, std::vector<ReadSpan> spans, const std::vector<std::int32_t>& tokens) {
-  tokens_.start(checkpoints.front()->position);
+Status RewindJournal::load(CheckpointList checkpoints, std::vector<ReadSpan> spans, std::int64_t begin,
+                           const std::vector<std::int32_t>& tokens) {
+  tokens_.start(begin);
   CAIRN_TRY(tokens_.reserve(static_cast<std::int64_t>(tokens.size())));
   tokens_.append(tokens.data(), static_cast<std::int64_t>(tokens.size()));
   spans_ = std::move(spans);
   checkpoints_ = std::move(checkpoints);
+  forget_tokens_before(checkpoints_.front()->position);
   return {};
 }
 

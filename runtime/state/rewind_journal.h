@@ -106,11 +106,12 @@ class RewindJournal {
 
   /// Starts anew at a checkpoint. All earlier ones move to `dropped`.
   void start(std::unique_ptr<Checkpoint> checkpoint, CheckpointList& dropped);
-  /// Takes over what a snapshot carried: checkpoints by position, spans and tokens that run from the first to `position`.
-  Status load(CheckpointList checkpoints, std::vector<ReadSpan> spans, const std::vector<std::int32_t>& tokens);
+  /// Takes over what a snapshot carried: checkpoints by position; spans and tokens from `begin` on, at or before the first.
+  Status load(CheckpointList checkpoints, std::vector<ReadSpan> spans, std::int64_t begin, const std::vector<std::int32_t>& tokens);
 
  private:
   void forget_old(CheckpointList& dropped);
+  void forget_tokens_before(std::int64_t position);
 
   std::int64_t window_;
   std::int32_t spacing_;

@@ -70,10 +70,9 @@ SdmTable SlotTable::view() const {
   return {index_.as<std::int32_t>(), slab_pointers_.as<float*>(), control_.as<std::int32_t>()};
 }
 
-float* SlotTable::row_address(std::int32_t row) const {
-  const std::int32_t slab = row / geometry_.rows_per_slab;
-  return slabs_[static_cast<std::size_t>(slab)]->as<float>() +
-         static_cast<std::int64_t>(row % geometry_.rows_per_slab) * geometry_.value_dim;
+float* SlotTable::row_address(const SlabList& slabs, const Geometry& geometry, std::int32_t row) {
+  return slabs[static_cast<std::size_t>(row / geometry.rows_per_slab)]->as<float>() +
+         static_cast<std::int64_t>(row % geometry.rows_per_slab) * geometry.value_dim;
 }
 
 std::uint64_t SlotTable::array_bytes() const {

@@ -75,7 +75,8 @@ class SlotTable {
 
   /// Host copy of row_of_slot [H * N]; waits for the queue.
   Status read_index(Queue& queue, std::vector<std::int32_t>& row_of_slot) const;
-  float* row_address(std::int32_t row) const;
+  float* row_address(std::int32_t row) const { return row_address(slabs_, geometry_, row); }
+  static float* row_address(const SlabList& slabs, const Geometry& geometry, std::int32_t row);
 
   /// Fills an empty table: slots[i] gets row i, whose contents the caller then copies to row_address(i).
   Status assign_slots(Queue& queue, const std::vector<std::int32_t>& slots);

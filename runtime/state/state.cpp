@@ -127,6 +127,19 @@ Status State::reset(Queue& queue) {
   return {};
 }
 
+void State::swap_contents(State& other) {
+  std::swap(dense_, other.dense_);
+  dense_pointers_.swap(other.dense_pointers_);
+  tables_.swap(other.tables_);
+  std::swap(position_, other.position_);
+  std::swap(has_sparse_prefill_, other.has_sparse_prefill_);
+  last_logits_.swap(other.last_logits_);
+  std::swap(journal_, other.journal_);
+  pool_.swap(other.pool_);
+  rewind_ = {};
+  is_valid_ = true;
+}
+
 Status State::clear_kv(Queue& queue, std::int64_t begin, std::int64_t end) {
   for (std::size_t i = 0; i < tables_.size(); ++i) {
     if (layout_->slots()[i].kind != SlotKind::kKvFull || begin >= end) continue;
@@ -193,17 +206,20 @@ Status State::prepare_checkpoints(std::int64_t count) {
   const auto live = static_cast<std::int64_t>(journal_.checkpoints().size());
   const std::int64_t wanted = std::min(count, std::max<std::int64_t>(1, journal_.checkpoint_limit() - live));
   while (static_cast<std::int64_t>(pool_.size()) < wanted) pool_.push_back(std::make_unique<Checkpoint>());
-  for (const std::unique_ptr<Checkpoint>& checkpoint : pool_) {
-    if (!checkpoint->dense) {
-      CAIRN_TRY_ASSIGN(checkpoint->dense, device_->allocate(layout_->checkpoint_bytes()));
-      checkpoint->dense.zero_on_release();
-    }
-    checkpoint->tables.resize(tables_.size());
-    for (std::size_t i = 0; i < tables_.size(); ++i) {
-      if (tables_[i]) CAIRN_TRY(tables_[i]->prepare(checkpoint->tables[i]));
-    }
-  }
+  for (const std::unique_ptr<Checkpoint>& checkpoint : pool_) CAIRN_TRY(prepare(*checkpoint));
   dropped_.reserve(pool_.size() + static_cast<std::size_t>(live) + 1);
+  return {};
+}
+
+Status State::prepare(Checkpoint& checkpoint) const {
+  if (!checkpoint.dense) {
+    CAIRN_TRY_ASSIGN(checkpoint.dense, device_->allocate(layout_->checkpoint_bytes()));
+    checkpoint.dense.zero_on_release();
+  }
+  checkpoint.tables.resize(tables_.size());
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    if (tables_[i]) CAIRN_TRY(tables_[i]->prepare(checkpoint.tables[i]));
+  }
   return {};
 }
 

@@ -83,18 +83,22 @@ class State {
 
  private:
   friend class SnapshotReader;
+  friend class SnapshotWriter;
   State(std::shared_ptr<const StateLayout> layout, std::shared_ptr<const Device> device, const StateOptions& options);
   Status allocate_dense(Queue& queue);
   Status make_tables(Queue& queue);
 
   /// A checkpoint with memory, from the pool or new.
   Result<std::unique_ptr<Checkpoint>> take_checkpoint();
+  Status prepare(Checkpoint& checkpoint) const;
   Status prepare_checkpoints(std::int64_t count);
   Status capture(Queue& queue, Checkpoint& checkpoint);
   Status put_back(Queue& queue, const Checkpoint& checkpoint);
   Status start_journal(Queue& queue);
   Status add_checkpoint(Queue& queue);
   void recycle(CheckpointList& dropped);
+  /// Trades places with a state of the same layout and options; valid afterwards.
+  void swap_contents(State& other);
   Status clear_kv(Queue& queue, std::int64_t begin, std::int64_t end);
 
   /// A rewind between its two halves.

@@ -14,11 +14,11 @@ constexpr std::int64_t kMaxSlots = std::int64_t{1} << 24;  // of one head
 
 std::uint64_t align_up(std::uint64_t size_bytes) { return (size_bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-/// Elements of dimensions [first, ...), at most 2^44.
+/// Elements of dimensions [first, ...), at most 2^44. Only a convolution of one tap has an empty tail.
 Result<std::uint64_t> element_count(const StateSlot& slot, std::size_t first) {
   std::uint64_t count = 1;
   for (std::size_t i = first; i < slot.shape.size(); ++i) {
-    if (slot.shape[i] <= 0) {
+    if (slot.shape[i] < (slot.kind == SlotKind::kConvTail ? 0 : 1)) {
       return Status::format_error("state slot %s: dimension %zu is %lld, must be positive", slot.name.c_str(), i,
                                   static_cast<long long>(slot.shape[i]));
     }
