@@ -1,0 +1,147 @@
+using System;
+using System.Collections.Generic;
+using System.IO;
+using System.Linq;
+using Cairn;
+
+/// <summary>The main job through the C# binding, and everything that a careless host may do. Argument: the model.</summary>
+static class BindingTest {
+  const string Note = "Note: The code of Marlen Tovik is 4821.\nNote: The iron gate has the colour teal.";
+  const string Question = "\nQ: What is the code of Marlen Tovik?\nA: ";
+  static string path;
+  static int checks;
+
+  static void Check(bool claim, string text) {
+    ++checks;
+    if (!claim) throw new Exception(text);
+  }
+
+  static void Fails(Status code, Action action, string text) {
+    try {
+      action();
+    } catch (CairnException error) {
+      Check(error.Code == code, text + ": " + error.Code + ": " + error.Message);
+      Check(error.Message.Length > 0, text + ": an error has a message");
+      return;
+    }
+    Check(false, text + ": no exception");
+  }
+
+  static string Ask(Cairn.Stream stream, State state) {
+    return string.Concat(stream.Generate(state, Question, 64, null, "\n"));
+  }
+
+  static void RemembersSavesRestoresAnswers(Model model, Cairn.Stream stream) {
+    string folder = Path.Combine(Path.GetTempPath(), Path.GetRandomFileName());
+    Directory.CreateDirectory(folder);
+    string file = Path.Combine(folder, "agent.state");
+    using (var state = new State(model)) using (var fromFile = new State(model)) using (var fromBytes = new State(model)) {
+      stream.Read(state, Note);
+      state.Save(file);
+      fromFile.Restore(file);
+      Check(fromFile.Position == state.Position, "the position is restored");
+      byte[] bytes = state.ToBytes();
+      fromBytes.Restore(bytes.AsSpan());
+      Check(bytes.SequenceEqual(fromBytes.ToBytes()), "equal states give equal bytes");
+      Check(Ask(stream, fromFile) == "4821", "a restored file answers");
+      Check(Ask(stream, fromBytes) == "4821", "restored bytes answer");
+    }
+    Directory.Delete(folder, true);
+  }
+
+  static void ForksAndRewinds(Model model, Cairn.Stream stream) {
+    using (var state = new State(model, 0, 1024)) {
+      stream.Read(state, Note);
+      byte[] before = state.ToBytes();
+      long position = state.Position;
+      using (var fork = state.Fork()) Ask(stream, fork);
+      Check(before.SequenceEqual(state.ToBytes()), "a fork is independent");
+      stream.Read(state, "\nCorrection: The code of Marlen Tovik is 7730.");
+      Check(state.CanRewind(position), "the window reaches back");
+      state.Rewind(position);
+      Check(Ask(stream, state) == "4821", "rewinding unlearns");
+    }
+  }
+
+  static void LendsLogits(Model model, Cairn.Stream stream) {
+    using (var state = new State(model)) {
+      stream.Read(state, Note);
+      float[] last = state.LastLogits();
+      ReadOnlySpan<float> lent = stream.Logits();
+      Check(lent.Length == model.VocabSize, "one logit a token");
+      Check(lent.SequenceEqual(last.AsSpan()), "lent logits are the state's last logits");
+      var sampler = new Sampler {Temperature = 1, TopK = 20, Seed = 7};
+      Check(stream.Sample(sampler, 0, 3) == stream.Sample(sampler, 0, 3), "sampling is seeded");
+    }
+  }
+
+  static void ReportsErrors(Device device, Model model, Cairn.Stream stream) {
+    Fails(Status.NotFound, () => { new Model(device, "/nowhere/at/all.cairn"); }, "a model that is not there");
+    Fails(Status.NotFound, () => { new Device("no such backend"); }, "a backend that is not there");
+    using (var state = new State(model)) {
+      Fails(Status.Format, () => { state.Restore(new byte[100].AsSpan()); }, "zeros are no snapshot");
+      Fails(Status.InvalidArgument, () => { stream.Decode(new[] {state}, -5); }, "a token out of range");
+    }
+  }
+
+  static void CallbacksMayThrowAndCancel(Model model, Cairn.Stream stream) {
+    string text = new string('x', 4000);
+    using (var state = new State(model)) {
+      bool thrown = false;
+      try {
+        stream.Read(state, text, null, 0, (done, total) => { throw new InvalidOperationException("from the callback"); });
+      } catch (InvalidOperationException error) {
+        thrown = error.Message == "from the callback";
+      }
+      Check(thrown, "the caller gets the callback's exception");
+      Fails(Status.Cancelled, () => { stream.Read(state, text, null, 0, (done, total) => false); }, "a cancel");
+      state.Reset();
+      var seen = new List<long>();
+      stream.Read(state, text, Sparse.Adaptive, 0, (done, total) => { seen.Add(done); return true; });
+      Check(seen.Last() == 4001, "progress ends with all tokens");
+    }
+  }
+
+  static void DisposesTwiceAndParentsFirst() {
+    var device = new Device("cpu", 0, 1);
+    var model = new Model(device, path);
+    var state = new State(model);
+    device.Dispose();
+    var stream = new Cairn.Stream(model);
+    model.Dispose();
+    Fails(Status.InvalidHandle, () => { int size = model.VocabSize; }, "a disposed model");
+    foreach (IDisposable thing in new IDisposable[] {state, stream, model, device, state, stream}) thing.Dispose();
+    Fails(Status.InvalidHandle, () => { long position = state.Position; }, "a disposed state");
+  }
+
+  static void CollectsInAnyOrder() {
+    foreach (int[] order in new[] {new[] {0, 1, 2, 3}, new[] {3, 2, 1, 0}, new[] {1, 3, 0, 2}}) {
+      var things = new object[4];
+      things[0] = new Device("cpu", 0, 1);
+      things[1] = new Model((Device)things[0], path);
+      things[2] = new State((Model)things[1]);
+      things[3] = new Cairn.Stream((Model)things[1]);
+      foreach (int index in order) {
+        things[index] = null;
+        GC.Collect();
+        GC.WaitForPendingFinalizers();
+      }
+    }
+  }
+
+  static int Main(string[] arguments) {
+    path = arguments[0];
+    using (var device = new Device("cpu", 0, 1)) using (var model = new Model(device, path))
+    using (var stream = new Cairn.Stream(model)) {
+      RemembersSavesRestoresAnswers(model, stream);
+      ForksAndRewinds(model, stream);
+      LendsLogits(model, stream);
+      ReportsErrors(device, model, stream);
+      CallbacksMayThrowAndCancel(model, stream);
+    }
+    DisposesTwiceAndParentsFirst();
+    CollectsInAnyOrder();
+    Console.WriteLine(checks + " checks passed");
+    return 0;
+  }
+}

@@ -1,0 +1,82 @@
+using System;
+using System.Runtime.InteropServices;
+using Cairn.Native;
+
+namespace Cairn {
+
+/// <summary>Memory of the library, as the raw layer hands it over.</summary>
+[StructLayout(LayoutKind.Sequential)]
+public struct Lent {
+  internal IntPtr Data;
+  internal UIntPtr Count;
+}
+
+/// <summary>Owns a handle of the library; the collector gives it back when nobody disposed it.</summary>
+sealed class CairnHandle : SafeHandle {
+  readonly Action<long> release;
+
+  internal CairnHandle(long handle, Action<long> release) : base(IntPtr.Zero, true) {
+    this.release = release;
+    SetHandle((IntPtr)handle);
+  }
+
+  public override bool IsInvalid { get { return handle == IntPtr.Zero; } }
+
+  protected override bool ReleaseHandle() {
+    release((long)handle);
+    return true;
+  }
+}
+
+/// <summary>
+/// What devices, models, states and streams share. Disposing twice and in any order is harmless; using a disposed object is
+/// a CairnException with InvalidHandle.
+/// </summary>
+public abstract class CairnObject : IDisposable {
+  readonly CairnHandle owned;
+
+  internal CairnObject(long handle, Action<long> release) { owned = new CairnHandle(handle, release); }
+
+  /// <summary>0 when disposed: the library refuses it.</summary>
+  internal long Handle { get { return owned.IsClosed ? 0 : (long)owned.DangerousGetHandle(); } }
+
+  public void Dispose() { owned.Dispose(); }
+}
+
+/// <summary>
+/// Hands progress to a delegate. A managed exception must not unwind through native frames: it is kept, the call is
+/// cancelled, and Finish throws it afterwards.
+/// </summary>
+sealed class ProgressCall : Progress {
+  readonly Func<long, long, bool> function;
+  Exception caught;
+
+  ProgressCall(Func<long, long, bool> function) { this.function = function; }
+
+  public override bool report(long done, long total) {
+    try {
+      return function(done, total);
+    } catch (Exception error) {
+      caught = error;
+      return false;
+    }
+  }
+
+  internal static void Run(Func<long, long, bool> function, Action<Progress> call) {
+    if (function == null) {
+      call(null);
+      return;
+    }
+    using (var progress = new ProgressCall(function)) {
+      try {
+        call(progress);
+      } catch (CairnException) when (progress.caught != null) {
+      }
+      if (progress.caught != null) {
+        System.Runtime.ExceptionServices.ExceptionDispatchInfo.Capture(progress.caught).Throw();
+      }
+    }
+  }
+}
+
+}

@@ -1,0 +1,177 @@
+import java.nio.ByteBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.List;
+import org.cairn.CairnException;
+import org.cairn.Device;
+import org.cairn.Model;
+import org.cairn.Sampler;
+import org.cairn.Sparse;
+import org.cairn.State;
+import org.cairn.Status;
+import org.cairn.Stream;
+
+/** The main job through the Java binding, and everything that a careless host may do. Argument: the model. */
+public final class BindingTest {
+  private static final String NOTE =
+      "Note: The code of Marlen Tovik is 4821.\nNote: The iron gate has the colour teal.";
+  private static final String QUESTION = "\nQ: What is the code of Marlen Tovik?\nA: ";
+  private static String path;
+  private static int checks;
+
+  private static void check(boolean claim, String text) {
+    ++checks;
+    if (!claim) throw new AssertionError(text);
+  }
+
+  private static void fails(int code, Runnable action, String text) {
+    try {
+      action.run();
+    } catch (CairnException error) {
+      check(error.code() == code, text + ": " + Status.name(error.code()) + ": " + error.getMessage());
+      check(!error.getMessage().isEmpty(), text + ": an error has a message");
+      return;
+    }
+    check(false, text + ": no exception");
+  }
+
+  private static String ask(Stream stream, State state) {
+    StringBuilder said = new StringBuilder();
+    Iterator<String> pieces = stream.generate(state, QUESTION, 64, Sampler.GREEDY, "\n");
+    while (pieces.hasNext()) said.append(pieces.next());
+    return said.toString();
+  }
+
+  private static void remembersSavesRestoresAnswers(Model model, Stream stream) throws Exception {
+    Path file = Files.createTempDirectory("cairn").resolve("agent.state");
+    try (State state = new State(model); State fromFile = new State(model); State fromBytes = new State(model)) {
+      stream.read(state, NOTE);
+      state.save(file.toString());
+      fromFile.restore(file.toString());
+      check(fromFile.position() == state.position(), "the position is restored");
+      ByteBuffer bytes = state.toBytes();
+      fromBytes.restore(bytes);
+      check(bytes.equals(fromBytes.toBytes()), "equal states give equal bytes");
+      check(ask(stream, fromFile).equals("4821"), "a restored file answers");
+      check(ask(stream, fromBytes).equals("4821"), "restored bytes answer");
+    } finally {
+      Files.deleteIfExists(file);
+      Files.deleteIfExists(file.getParent());
+    }
+  }
+
+  private static void forksAndRewinds(Model model, Stream stream) {
+    try (State state = new State(model, 0, 1024)) {
+      stream.read(state, NOTE);
+      ByteBuffer before = state.toBytes();
+      long position = state.position();
+      try (State fork = state.fork()) {
+        ask(stream, fork);
+      }
+      check(before.equals(state.toBytes()), "a fork is independent");
+      stream.read(state, "\nCorrection: The code of Marlen Tovik is 7730.");
+      check(state.canRewind(position), "the window reaches back");
+      state.rewind(position);
+      check(ask(stream, state).equals("4821"), "rewinding unlearns");
+    }
+  }
+
+  private static void lendsLogits(Model model, Stream stream) {
+    try (State state = new State(model)) {
+      stream.read(state, NOTE);
+      float[] last = state.lastLogits();
+      boolean equal = stream.withLogits(0, logits -> {
+        check(logits.isReadOnly() && logits.isDirect(), "logits are lent, not copied");
+        check(logits.remaining() == model.vocabSize(), "one logit a token");
+        for (int i = 0; i < last.length; ++i) {
+          if (logits.get(i) != last[i]) return false;
+        }
+        return true;
+      });
+      check(equal, "lent logits are the state's last logits");
+      Sampler sampler = new Sampler().temperature(1).topK(20).seed(7);
+      check(stream.sample(0, sampler, 3) == stream.sample(0, sampler, 3), "sampling is seeded");
+    }
+  }
+
+  private static void reportsErrors(Device device, Model model, Stream stream) {
+    fails(Status.NOT_FOUND, () -> new Model(device, "/nowhere/at/all.cairn"), "a model that is not there");
+    fails(Status.NOT_FOUND, () -> new Device("no such backend", 0, 0), "a backend that is not there");
+    try (State state = new State(model)) {
+      fails(Status.FORMAT, () -> state.restore(ByteBuffer.allocateDirect(100)), "zeros are no snapshot");
+      fails(Status.INVALID_ARGUMENT, () -> stream.decode(List.of(state), -5), "a token out of range");
+    }
+  }
+
+  private static void callbacksMayThrowAndCancel(Model model, Stream stream) {
+    String text = "x".repeat(4000);
+    try (State state = new State(model)) {
+      try {
+        stream.read(state, text, null, 0, (done, total) -> {
+          throw new IllegalStateException("from the callback");
+        });
+        check(false, "the exception of a callback is lost");
+      } catch (IllegalStateException error) {
+        check(error.getMessage().equals("from the callback"), "the caller gets the callback's exception");
+      }
+      fails(Status.CANCELLED, () -> stream.read(state, text, null, 0, (done, total) -> false), "a cancel");
+      state.reset();
+      List<Long> seen = new ArrayList<>();
+      stream.read(state, text, Sparse.ADAPTIVE, 0, (done, total) -> seen.add(done));
+      check(seen.get(seen.size() - 1) == 4001, "progress ends with all tokens");
+    }
+  }
+
+  private static void closesTwiceAndParentsFirst() {
+    Device device = new Device("cpu", 0, 1);
+    Model model = new Model(device, path);
+    State state = new State(model);
+    device.close();
+    Stream stream = new Stream(model);
+    model.close();
+    fails(Status.INVALID_HANDLE, model::vocabSize, "a closed model");
+    state.close();
+    stream.close();
+    for (AutoCloseable thing : List.of(state, stream, model, device)) {
+      try {
+        thing.close();
+      } catch (Exception error) {
+        throw new AssertionError("closing twice", error);
+      }
+    }
+    fails(Status.INVALID_HANDLE, state::position, "a closed state");
+  }
+
+  private static void collectsInAnyOrder() throws InterruptedException {
+    for (int round = 0; round < 3; ++round) {
+      Object[] things = new Object[4];
+      things[0] = new Device("cpu", 0, 1);
+      things[1] = new Model((Device) things[0], path);
+      things[2] = new State((Model) things[1]);
+      things[3] = new Stream((Model) things[1]);
+      int[][] orders = {{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}};
+      for (int index : orders[round]) {
+        things[index] = null;
+        System.gc();
+        Thread.sleep(5);
+      }
+    }
+  }
+
+  public static void main(String[] arguments) throws Exception {
+    path = arguments[0];
+    try (Device device = new Device("cpu", 0, 1); Model model = new Model(device, path);
+        Stream stream = new Stream(model)) {
+      remembersSavesRestoresAnswers(model, stream);
+      forksAndRewinds(model, stream);
+      lendsLogits(model, stream);
+      reportsErrors(device, model, stream);
+      callbacksMayThrowAndCancel(model, stream);
+    }
+    closesTwiceAndParentsFirst();
+    collectsInAnyOrder();
+    System.out.println(checks + " checks passed");
+  }
+}

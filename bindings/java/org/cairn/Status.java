@@ -1,0 +1,29 @@
+package org.cairn;
+
+import org.cairn.raw.Raw;
+import org.cairn.raw.cairn_moduleConstants;
+
+/** Status codes of the library. */
+public final class Status {
+  public static final int INVALID_ARGUMENT = cairn_moduleConstants.CAIRN_STATUS_INVALID_ARGUMENT;
+  public static final int INVALID_HANDLE = cairn_moduleConstants.CAIRN_STATUS_INVALID_HANDLE;
+  public static final int BUSY = cairn_moduleConstants.CAIRN_STATUS_BUSY;
+  public static final int FORMAT = cairn_moduleConstants.CAIRN_STATUS_FORMAT;
+  public static final int CHECKSUM = cairn_moduleConstants.CAIRN_STATUS_CHECKSUM;
+  public static final int VERSION = cairn_moduleConstants.CAIRN_STATUS_VERSION;
+  public static final int MISMATCH = cairn_moduleConstants.CAIRN_STATUS_MISMATCH;
+  public static final int UNSUPPORTED = cairn_moduleConstants.CAIRN_STATUS_UNSUPPORTED;
+  public static final int OUT_OF_MEMORY = cairn_moduleConstants.CAIRN_STATUS_OUT_OF_MEMORY;
+  public static final int STATE_FULL = cairn_moduleConstants.CAIRN_STATUS_STATE_FULL;
+  public static final int IO = cairn_moduleConstants.CAIRN_STATUS_IO;
+  public static final int NOT_FOUND = cairn_moduleConstants.CAIRN_STATUS_NOT_FOUND;
+  public static final int CANCELLED = cairn_moduleConstants.CAIRN_STATUS_CANCELLED;
+  public static final int STATE_INVALID = cairn_moduleConstants.CAIRN_STATUS_STATE_INVALID;
+
+  private Status() {}
+
+  /** For example "CAIRN_STATUS_BUSY". */
+  public static String name(int code) {
+    return Raw.statusName(code);
+  }
+}
