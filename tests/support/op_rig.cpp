@@ -80,18 +80,16 @@ std::string OpRig::finish() {
   return "";
 }
 
-void OpRig::drop_last() {
-  const Piece piece = pieces_.back();
-  backend_.release(device_, piece.memory, piece.size_bytes + kGuardBytes, MemoryKind::kDevice);
-  pieces_.pop_back();
+void OpRig::release_to(std::size_t mark) {
+  for (; pieces_.size() > mark; pieces_.pop_back()) {
+    backend_.release(device_, pieces_.back().memory, pieces_.back().size_bytes + kGuardBytes, MemoryKind::kDevice);
+  }
 }
 
 void OpRig::clear() {
   for (LinearWeight* weight : packed_) backend_.unpack_linear(device_, weight);
-  for (const Piece& piece : pieces_)
-    backend_.release(device_, piece.memory, piece.size_bytes + kGuardBytes, MemoryKind::kDevice);
   packed_.clear();
-  pieces_.clear();
+  release_to(0);
   host_offsets_.clear();
 }
 

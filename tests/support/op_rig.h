@@ -56,12 +56,15 @@ class OpRig {
     void* scratch = scratch_bytes ? poisoned<std::uint8_t>(scratch_bytes) : nullptr;
     op.run(queue_, args, scratch);
     std::string trouble = finish();
-    if (scratch) drop_last();
+    if (scratch) release_to(mark() - 1);
     return trouble;
   }
 
   /// Gives all memory back.
   void clear();
+  /// Memory taken after mark() is given back by release_to().
+  std::size_t mark() const { return pieces_.size(); }
+  void release_to(std::size_t mark);
 
  private:
   template <class T>
@@ -73,7 +76,6 @@ class OpRig {
   void* take(std::size_t size_bytes);
   void copy(void* to, const void* from, std::size_t size_bytes, CopyKind kind);
   std::string finish();
-  void drop_last();
 
   struct Piece {
     void* memory;

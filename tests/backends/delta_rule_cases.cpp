@@ -1,0 +1,135 @@
+// delta_net, gdn, kda, gdn2: ragged batches, non-zero states, residuals and checkpoints.
+#include <memory>
+
+#include "tests/backends/op_cases.h"
+#include "tests/support/tolerance.h"
+
+namespace cairn::test {
+namespace {
+
+enum class Rule { kDeltaNet, kGdn, kKda, kGdn2 };
+
+struct DeltaSpec {
+  const char* name;
+  std::int32_t HK, HV, K, V;
+  Lengths lengths;
+  bool harsh = false;
+};
+
+struct DeltaInputs {
+  DeltaSpec spec;
+  Rule rule;
+  TokenField q, k, v, decay, beta, erase, write;
+  std::vector<std::vector<float>> states;
+};
+
+std::shared_ptr<DeltaInputs> make_inputs(const DeltaSpec& s, Rule rule) {
+  Random random(static_cast<std::uint64_t>(s.K * 1000 + s.V * 10 + s.HV));
+  auto in = std::make_shared<DeltaInputs>();
+  in->spec = s;
+  in->rule = rule;
+  in->q = unit_field(random, s.lengths, s.HK, s.K);
+  in->k = unit_field(random, s.lengths, s.HK, s.K);
+  in->v = normal_field(random, s.lengths, s.HV * s.V);
+  in->decay = decay_field(random, s.lengths, rule == Rule::kGdn ? s.HV : s.HV * s.K, s.harsh);
+  in->beta = uniform_field(random, s.lengths, s.HV, 0, 1);
+  in->erase = uniform_field(random, s.lengths, s.HV * s.K, 0, 1);
+  in->write = uniform_field(random, s.lengths, s.HV * s.V, 0, 1);
+  for (std::size_t b = 0; b < s.lengths.size(); ++b)
+    in->states.push_back(random.normals(static_cast<std::size_t>(s.HV) * s.K * s.V, 0.3));
+  return in;
+}
+
+const Op<DeltaRuleArgs>& op_of(const OpTable& ops, Rule rule) {
+  switch (rule) {
+    case Rule::kDeltaNet: return ops.delta_net;
+    case Rule::kGdn: return ops.gdn;
+    case Rule::kKda: return ops.kda;
+    default: return ops.gdn2;
+  }
+}
+
+DeltaRuleArgs bind(OpRig& rig, CallIo& io, const DeltaInputs& in, const DeviceStates& states, Phase phase) {
+  const DeltaSpec& s = in.spec;
+  DeltaRuleArgs a{};
+  a.dtype = DType::kF32;
+  a.phase = phase;
+  a.batch = io.batch();
+  a.key_heads = s.HK, a.value_heads = s.HV, a.key_dim = s.K, a.value_dim = s.V;
+  a.scale = 1 / std::sqrt(static_cast<float>(s.K));
+  a.q = io.in(in.q), a.k = io.in(in.k), a.v = io.in(in.v);
+  if (in.rule != Rule::kDeltaNet) a.log_decay = io.packed(in.decay);
+  if (in.rule != Rule::kGdn2) a.beta = io.packed(in.beta);
+  if (in.rule == Rule::kGdn2) a.erase = io.in(in.erase), a.write = io.in(in.write);
+  a.states = rig.upload(io.pick(states.of_sequence));
+  return a;
+}
+
+/// Checkpoints of a call with all tokens of each sequence: room for those due, filled with NaN.
+struct Checkpoints {
+  Checkpoints(OpRig& rig, const Call& call, std::size_t state_size) {
+    for (const Piece& piece : call) {
+      counts.push_back(piece.count > 64 ? (piece.count - 1) / 64 * state_size : 0);
+      of_piece.push_back(rig.poisoned(counts.back()));
+    }
+  }
+  std::vector<float*> of_piece;
+  std::vector<std::size_t> counts;
+};
+
+Outcome read(OpRig& rig, const DeltaInputs& in, const Schedule& schedule, Phase phase) {
+  const DeltaSpec& s = in.spec;
+  Outcome outcome;
+  TokenOutput out("out", s.lengths, s.HV * s.V), residual("residual", s.lengths, s.HV * s.V);
+  const DeviceStates states(rig, in.states);
+  // A batch of whole sequences also asks for checkpoints; they are part of what is compared between backends.
+  const bool whole = phase == Phase::kPrefill && schedule.size() == 1;
+  for (const Call& call : schedule) {
+    CallIo io(rig, call);
+    DeltaRuleArgs args = bind(rig, io, in, states, phase);
+    args.out = io.out(out);
+    args.residual = io.out(residual);
+    const Checkpoints checkpoints(rig, call, in.states[0].size());
+    if (whole) args.checkpoint_chunks = 1, args.checkpoints = rig.upload(checkpoints.of_piece);
+    if (!run_call(rig, io, op_of(rig.ops(), in.rule), args, &outcome)) return outcome;
+    for (std::size_t i = 0; whole && i < call.size(); ++i) {
+      outcome.outputs.push_back({"checkpoints of " + std::to_string(call[i].sequence),
+                                 rig.download(checkpoints.of_piece[i], checkpoints.counts[i])});
+    }
+  }
+  add_output(&outcome, out);
+  add_output(&outcome, residual);
+  states.add_to(rig, "states", &outcome);
+  return outcome;
+}
+
+std::vector<OpCase> cases(Rule rule) {
+  const std::vector<DeltaSpec> specs = {
+      {"T 500, HV = HK", 2, 2, 16, 16, {500}},
+      {"ragged, HV = 2 HK", 2, 4, 64, 64, {1, 63, 0, 64, 65, 130}},
+      {"odd dims, HV = 3 HK", 1, 3, 5, 7, {65, 0, 2, 129}},
+      {"K 96, V 192", 1, 1, 96, 192, {70, 3}},
+      {"K 128, V 128", 1, 2, 128, 128, {100, 64}},
+      {"nothing to read", 1, 1, 8, 8, {0, 0}},
+      {"gates to -1e4", 1, 2, 16, 16, {150, 64}, true},
+  };
+  std::vector<OpCase> result;
+  for (const DeltaSpec& spec : specs) {
+    const auto inputs = make_inputs(spec, rule);
+    OpCase c{spec.name, spec.lengths, [inputs](OpRig& rig, const Schedule& schedule, Phase phase) {
+               return read(rig, *inputs, schedule, phase);
+             }};
+    if (spec.harsh) c.tolerance = kHarshTolerance;
+    result.push_back(c);
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<OpCase> delta_net_cases() { return cases(Rule::kDeltaNet); }
+std::vector<OpCase> gdn_cases() { return cases(Rule::kGdn); }
+std::vector<OpCase> kda_cases() { return cases(Rule::kKda); }
+std::vector<OpCase> gdn2_cases() { return cases(Rule::kGdn2); }
+
+}  // namespace cairn::test

@@ -1,0 +1,111 @@
+// linear: every storage of weights, with and without bias and accumulation; a row's bits depend on the row alone.
+#include "tests/backends/linear_cases.h"
+
+#include <memory>
+
+#include "tests/backends/op_cases.h"
+
+namespace cairn::test {
+namespace {
+
+struct LinearSpec {
+  const char* name;
+  std::int32_t out_dim, in_dim;
+  DType dtype;
+  bool has_bias = false, accumulate = false;
+  std::int32_t group_size = 32;
+  Lengths lengths = {1, 63, 0, 65};
+};
+
+OpCase linear_case(const LinearSpec& spec) {
+  Random random(30);
+  auto weight = std::make_shared<HostWeight>(
+      random_weight(random, spec.out_dim, spec.in_dim, spec.dtype, spec.has_bias, spec.group_size));
+  auto x = std::make_shared<TokenField>(normal_field(random, spec.lengths, spec.in_dim)),
+       y = std::make_shared<TokenField>(normal_field(random, spec.lengths, spec.out_dim));
+  OpCase c{spec.name, spec.lengths, [=](OpRig& rig, const Schedule& schedule, Phase phase) {
+             Outcome outcome;
+             TokenOutput out("out", spec.lengths, spec.out_dim);
+             LinearWeight w = bind_weight(rig, *weight);
+             rig.pack(&w);
+             for (const Call& call : schedule) {
+               CallIo io(rig, call);
+               LinearArgs args{DType::kF32, DType::kF32, phase, spec.accumulate, io.token_count(), &w, io.in(*x), {}};
+               args.out = spec.accumulate ? io.in_place(*y, out) : io.out(out);
+               if (!run_call(rig, io, rig.ops().linear, args, &outcome)) break;
+             }
+             if (outcome.trouble.empty()) add_output(&outcome, out);
+             rig.clear();  // w is unpacked while it lives
+             return outcome;
+           }};
+  c.split_multiple = 1;
+  return c;
+}
+
+std::uint16_t sixteen_bits(DType dtype, Random& random) {
+  if (dtype == DType::kBF16) {
+    const auto value = static_cast<float>(random.normal() * 0.2);
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return static_cast<std::uint16_t>(bits >> 16);
+  }
+  const std::uint64_t bits = random.bits();
+  const std::uint64_t exponent = bits % 16 == 0 ? 0 : 8 + bits / 16 % 6;  // now and then below the normal range
+  return static_cast<std::uint16_t>((bits >> 20 & 0x83FF) | exponent << 10);
+}
+
+}  // namespace
+
+HostWeight random_weight(Random& random, std::int32_t out_dim, std::int32_t in_dim, DType dtype, bool has_bias,
+                         std::int32_t group_size) {
+  HostWeight w{out_dim, in_dim, dtype, dtype == DType::kI4 ? group_size : 0, {}, {}, {}};
+  const std::size_t count = static_cast<std::size_t>(out_dim) * in_dim;
+  w.data.resize(count * dtype_bits(dtype) / 8);
+  if (dtype == DType::kF32) {
+    const std::vector<float> values = random.normals(count, 0.2);
+    std::memcpy(w.data.data(), values.data(), w.data.size());
+  } else if (dtype == DType::kI8 || dtype == DType::kI4) {
+    for (std::uint8_t& byte : w.data) byte = static_cast<std::uint8_t>(random.bits());
+    w.scales = random.uniforms(dtype == DType::kI8 ? out_dim : count / group_size, 0.001, 0.01);
+  } else {
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint16_t bits = sixteen_bits(dtype, random);
+      std::memcpy(&w.data[2 * i], &bits, 2);
+    }
+  }
+  if (has_bias) w.bias = random.normals(out_dim);
+  return w;
+}
+
+LinearWeight bind_weight(OpRig& rig, const HostWeight& weight) {
+  LinearWeight w;
+  w.data = rig.upload(weight.data);
+  w.dtype = weight.dtype;
+  w.out_dim = weight.out_dim;
+  w.in_dim = weight.in_dim;
+  w.group_size = weight.group_size;
+  if (!weight.scales.empty()) w.scales = rig.upload(weight.scales);
+  if (!weight.bias.empty()) w.bias = rig.upload(weight.bias);
+  return w;
+}
+
+std::vector<OpCase> linear_cases() {
+  std::vector<OpCase> cases;
+  for (const LinearSpec& spec :
+       std::vector<LinearSpec>{{"f32, bias", 48, 33, DType::kF32, true},
+                               {"f32, one by one", 1, 1, DType::kF32},
+                               {"bf16", 96, 64, DType::kBF16},
+                               {"bf16, odd, accumulate", 37, 41, DType::kBF16, true, true},
+                               {"f16", 40, 72, DType::kF16, true},
+                               {"i8", 65, 96, DType::kI8, true},
+                               {"i8, odd, accumulate", 7, 45, DType::kI8, false, true},
+                               {"i4, groups of 32", 33, 96, DType::kI4, true},
+                               {"i4, groups of 64, accumulate", 48, 128, DType::kI4, false, true, 64},
+                               {"bf16, T 500", 130, 192, DType::kBF16, false, false, 32, {500}},
+                               {"f32, wide", 300, 520, DType::kF32, false, false, 32, {3, 70}}}) {
+    cases.push_back(linear_case(spec));
+  }
+  return cases;
+}
+
+}  // namespace cairn::test

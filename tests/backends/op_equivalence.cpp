@@ -1,0 +1,199 @@
+// Every operator, every backend at hand, every case: against the reference, and against itself by other schedules.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "backends/reference/reference_backend.h"
+#include "tests/backends/op_cases.h"
+#include "tests/support/backend_access.h"
+#include "tests/support/tolerance.h"
+
+namespace cairn::test {
+namespace {
+
+struct NamedOp {
+  const char* name;
+  std::vector<OpCase> cases;
+};
+
+// An operator of the list without a tolerance does not compile; one without cases does not link.
+#define CAIRN_OP(field, Args, what) static_assert(op_tolerance(#field) >= 0, #field " has no tolerance");
+#include "backends/interface/ops.inc"
+#undef CAIRN_OP
+
+const std::vector<NamedOp>& every_op() {
+  static const std::vector<NamedOp> ops = {
+#define CAIRN_OP(field, Args, what) {#field, field##_cases()},
+#include "backends/interface/ops.inc"
+#undef CAIRN_OP
+  };
+  return ops;
+}
+
+std::vector<const Backend*> every_backend() {
+  std::vector<const Backend*> backends = {reference::reference_backend()};
+  std::string reason;
+  for (const std::string& name : tested_backends()) backends.push_back(find_backend(name, &reason));
+  return backends;
+}
+
+Outcome read(const Backend& backend, const OpCase& c, const Schedule& schedule, Phase phase, std::int32_t threads = 0) {
+  OpRig rig(backend, threads);
+  return c.read(rig, schedule, phase);
+}
+
+/// max|got - want| / max|want|, or what is wrong.
+double error_of(const Outcome::Output& got, const Outcome::Output& want) {
+  if (got.values.size() != want.values.size()) return INFINITY;
+  double largest = 0, difference = 0;
+  for (std::size_t i = 0; i < want.values.size(); ++i) {
+    if (!std::isfinite(got.values[i])) return INFINITY;
+    largest = std::fmax(largest, std::fabs(static_cast<double>(want.values[i])));
+    difference = std::fmax(difference, std::fabs(static_cast<double>(got.values[i]) - want.values[i]));
+  }
+  return difference == 0 ? 0 : difference / largest;
+}
+
+void check_close(const Outcome& got, const Outcome& want, double tolerance) {
+  CHECK(got.trouble == "");
+  CHECK(want.trouble == "");
+  CHECK(got.outputs.size() == want.outputs.size());
+  if (got.outputs.size() != want.outputs.size()) return;
+  for (std::size_t i = 0; i < want.outputs.size(); ++i) {
+    CAPTURE(want.outputs[i].name);
+    CHECK(error_of(got.outputs[i], want.outputs[i]) <= tolerance);
+  }
+}
+
+/// The outputs that both have, bit for bit (checkpoints are only asked of whole batches).
+void check_same_bits(const Outcome& got, const Outcome& want) {
+  CHECK(got.trouble == "");
+  CHECK(want.trouble == "");
+  for (const Outcome::Output& output : want.outputs) {
+    const auto same = std::find_if(got.outputs.begin(), got.outputs.end(),
+                                   [&](const Outcome::Output& other) { return other.name == output.name; });
+    if (same == got.outputs.end()) continue;
+    CAPTURE(output.name);
+    const bool same_size = same->values.size() == output.values.size();
+    CHECK(same_size);
+    if (same_size)
+      CHECK(std::memcmp(same->values.data(), output.values.data(), output.values.size() * sizeof(float)) == 0);
+  }
+}
+
+double tolerance_of(const NamedOp& op, const OpCase& c) {
+  return c.tolerance >= 0 ? c.tolerance : op_tolerance(op.name);
+}
+
+template <class Check>
+void for_every_case(const std::vector<const Backend*>& backends, Check check) {
+  for (const Backend* backend : backends) {
+    for (const NamedOp& op : every_op()) {
+      for (const OpCase& c : op.cases) {
+        INFO(backend->name << ": " << op.name << ": " << c.name);
+        check(*backend, op, c);
+      }
+    }
+  }
+}
+
+TEST_CASE("every operator has cases") {
+  for (const NamedOp& op : every_op()) {
+    CAPTURE(op.name);
+    CHECK(!op.cases.empty());
+  }
+}
+
+TEST_CASE("every backend's prefill equals the reference") {
+  for_every_case(every_backend(), [](const Backend& backend, const NamedOp& op, const OpCase& c) {
+    const Schedule whole = all_at_once(c.lengths);
+
+    const Outcome got = read(backend, c, whole, Phase::kPrefill);
+
+    check_close(got, read(*reference::reference_backend(), c, whole, Phase::kPrefill), tolerance_of(op, c));
+  });
+}
+
+TEST_CASE("every backend's decode, token by token, equals the reference's prefill") {
+  for_every_case(every_backend(), [](const Backend& backend, const NamedOp& op, const OpCase& c) {
+    if (!c.has_decode) return;
+
+    const Outcome got = read(backend, c, token_by_token(c.lengths), Phase::kDecode);
+
+    Outcome want = read(*reference::reference_backend(), c, all_at_once(c.lengths), Phase::kPrefill);
+    std::erase_if(want.outputs, [](const Outcome::Output& output) { return output.name.starts_with("checkpoints"); });
+    check_close(got, want, tolerance_of(op, c));
+  });
+}
+
+TEST_CASE("a batch gives each sequence the bits that it has alone, in any slot") {
+  for_every_case(every_backend(), [](const Backend& backend, const NamedOp&, const OpCase& c) {
+    const Outcome batch = read(backend, c, all_at_once(c.lengths), Phase::kPrefill);
+
+    check_same_bits(read(backend, c, one_by_one(c.lengths), Phase::kPrefill), batch);
+    check_same_bits(read(backend, c, reversed(c.lengths), Phase::kPrefill), batch);
+  });
+}
+
+TEST_CASE("a decode in a batch gives the bits of a decode alone") {
+  for_every_case(every_backend(), [](const Backend& backend, const NamedOp&, const OpCase& c) {
+    if (!c.has_decode || c.lengths.size() == 1) return;
+
+    const Outcome batch = read(backend, c, token_by_token(c.lengths), Phase::kDecode);
+
+    check_same_bits(read(backend, c, token_by_token_alone(c.lengths), Phase::kDecode), batch);
+  });
+}
+
+TEST_CASE("a prefill split where it may be split gives the bits of the unsplit one") {
+  for_every_case(every_backend(), [](const Backend& backend, const NamedOp&, const OpCase& c) {
+    if (c.split_multiple == 0) return;
+
+    const Outcome whole = read(backend, c, all_at_once(c.lengths), Phase::kPrefill);
+
+    check_same_bits(read(backend, c, split_at(c.lengths, 64), Phase::kPrefill), whole);
+    check_same_bits(read(backend, c, split_at(c.lengths, 128), Phase::kPrefill), whole);
+    if (c.split_multiple == 1) check_same_bits(read(backend, c, split_at(c.lengths, 7), Phase::kPrefill), whole);
+  });
+}
+
+TEST_CASE("the number of threads does not change bits") {
+  for_every_case(every_backend(), [](const Backend& backend, const NamedOp&, const OpCase& c) {
+    const Schedule whole = all_at_once(c.lengths);
+
+    const Outcome one = read(backend, c, whole, Phase::kPrefill, 1);
+
+    check_same_bits(read(backend, c, whole, Phase::kPrefill, 3), one);
+  });
+}
+
+TEST_CASE("the same inputs give the same bits twice") {
+  for_every_case(every_backend(), [](const Backend& backend, const NamedOp&, const OpCase& c) {
+    const Schedule whole = all_at_once(c.lengths);
+
+    check_same_bits(read(backend, c, whole, Phase::kPrefill), read(backend, c, whole, Phase::kPrefill));
+  });
+}
+
+TEST_CASE("the reference refuses activations that are not f32") {
+  const OpTable& ops = *reference::reference_backend()->ops;
+  const LinearWeight weight{nullptr, DType::kF32, 4, 4};
+  LinearArgs linear{};
+  linear.weight = &weight;
+  linear.dtype = DType::kBF16;
+  DeltaRuleArgs delta{};
+  delta.dtype = DType::kBF16;
+  SparseGdnArgs sparse{};
+  sparse.delta = delta;
+  AddArgs add{};
+  add.dtype = DType::kF16;
+
+  CHECK(ops.linear.unsupported_reason(linear) != nullptr);
+  CHECK(ops.gdn.unsupported_reason(delta) != nullptr);
+  CHECK(ops.sparse_gdn.unsupported_reason(sparse) != nullptr);
+  CHECK(ops.add.unsupported_reason(add) != nullptr);
+}
+
+}  // namespace
+}  // namespace cairn::test
