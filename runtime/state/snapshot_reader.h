@@ -19,7 +19,9 @@ struct SnapshotReadOptions {
 
 class SnapshotReader {
  public:
-  /// FORMAT, CHECKSUM, VERSION, LIMIT_EXCEEDED, IO: also verifies every section's values.
+  /// Structure and the header's meaning; the payload is not read.
+  static Result<SnapshotReader> open(std::shared_ptr<const ByteSource> source, const SnapshotReadOptions& options);
+  /// Everything: FORMAT, CHECKSUM, VERSION, LIMIT_EXCEEDED, NUMERIC, IO.
   static Result<SnapshotReader> inspect(std::shared_ptr<const ByteSource> source, const SnapshotReadOptions& options);
 
   /// All or nothing. MISMATCH: of another model. STATE_FULL: more key-value tokens than `state` has room for.
@@ -27,13 +29,14 @@ class SnapshotReader {
 
   const SnapshotContents& contents() const { return contents_; }
   const ContainerReader& container() const { return container_; }
+  /// In the order of container().sections().
+  const std::vector<SnapshotSection>& sections() const { return sections_; }
 
  private:
   /// Takes verified bytes [offset, offset + size) of a section.
   using Deliver = std::function<Status(const std::byte* data, std::uint64_t offset_bytes, std::uint64_t size_bytes)>;
 
   SnapshotReader(ContainerReader container, SnapshotContents contents, const SnapshotReadOptions& options);
-  static Result<SnapshotReader> open(std::shared_ptr<const ByteSource> source, const SnapshotReadOptions& options);
 
   Status check_matches(const State& state) const;
   Status read_section(const SnapshotSection& section, const Deliver& deliver);
