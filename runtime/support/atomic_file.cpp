@@ -87,7 +87,7 @@ Status AtomicFile::State::open_directory() {
   directory = retry_interrupted(
       [&] { return io.open(io.user, folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, &error_number); },
       &error_number);
-  if (directory < 0) return io_error(folder, "the folder cannot be opened", error_number);
+  if (directory < 0) return io_error(path, "its folder cannot be opened", error_number);
   return {};
 }
 
