@@ -1,6 +1,7 @@
 // Streams on small models of every mechanism: what a call promises about bits, batches and failures.
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <random>
 
 #include "runtime/execution/stream.h"
