@@ -18,6 +18,9 @@ void check_sdm_address(const VectorCase& vectors, OpRig& rig, Comparison& result
 void check_sparse_gdn(const VectorCase& vectors, OpRig& rig, Comparison& result);
 void check_select(const VectorCase& vectors, OpRig& rig, Comparison& result);
 
+void check_layer(const VectorCase& vectors, OpRig& rig, Comparison& result);
+void check_model(const VectorCase& vectors, OpRig& rig, Comparison& result);
+
 struct VectorKind {
   const char* name;
   CheckCase check;
@@ -30,6 +33,7 @@ inline constexpr VectorKind kVectorKinds[] = {
     {"gdn2", check_delta_rule},   {"sse", check_sse},
     {"sdm", check_sdm},           {"sdm_address", check_sdm_address},
     {"sparse", check_sparse_gdn}, {"select", check_select},
+    {"layer", check_layer},       {"model", check_model},
 };
 
 }  // namespace cairn::test

@@ -1,6 +1,7 @@
 // vectors_check [--vectors DIR] [--backend reference|cpu|cuda|rocm] [--only TEXT]
 // Runs every case of a folder of test vectors. Exit 0: every case passed.
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 
@@ -61,6 +62,7 @@ int main(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, &options))
     return std::fprintf(stderr, "usage: vectors_check [--vectors DIR] [--backend NAME] [--only TEXT]\n"), 2;
+  setenv("CAIRN_BACKEND_PATH", CAIRN_PLUGIN_DIR, 0);  // layers and models run through the runtime, which loads plug-ins
   std::string reason;
   const cairn::Backend* backend = cairn::test::find_backend(options.backend, &reason);
   if (!backend) return std::fprintf(stderr, "backend '%s': %s\n", options.backend.c_str(), reason.c_str()), 2;
