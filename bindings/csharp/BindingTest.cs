@@ -108,7 +108,10 @@ static class BindingTest {
     var state = new State(model);
     device.Dispose();
     var stream = new Cairn.Stream(model);
+    int[] tokens = model.Tokenize(Note);
     model.Dispose();
+    stream.Prefill(new[] {state}, new[] {tokens});
+    Check(state.Position == tokens.Length, "children work on when their parents are disposed");
     Fails(Status.InvalidHandle, () => { int size = model.VocabSize; }, "a disposed model");
     foreach (IDisposable thing in new IDisposable[] {state, stream, model, device, state, stream}) thing.Dispose();
     Fails(Status.InvalidHandle, () => { long position = state.Position; }, "a disposed state");

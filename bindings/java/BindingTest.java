@@ -130,7 +130,10 @@ public final class BindingTest {
     State state = new State(model);
     device.close();
     Stream stream = new Stream(model);
+    int[] tokens = model.tokenize(NOTE);
     model.close();
+    stream.prefill(List.of(state), List.of(tokens), null, 0, null);
+    check(state.position() == tokens.length, "children work on when their parents are closed");
     fails(Status.INVALID_HANDLE, model::vocabSize, "a closed model");
     state.close();
     stream.close();

@@ -120,10 +120,11 @@ class BindingTest(unittest.TestCase):
         self.assertEqual(len(choices), 1)
 
     def test_closing_twice_and_parents_first(self):
+        tokens = self.model.tokenize(NOTE)
         self.device.close()
         self.model.close()
-        self.stream.read(self.state, NOTE)
-        self.assertEqual(self.ask(self.state), "4821")
+        self.stream.prefill([(self.state, tokens)])
+        self.assertEqual(self.state.position, len(tokens))
         for thing in (self.state, self.stream, self.model, self.device) * 2:
             thing.close()
         with self.assertRaises(CairnError) as caught:

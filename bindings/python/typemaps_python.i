@@ -27,6 +27,7 @@ struct HeldBuffer {
   Py_INCREF(cairn_error_type);
   PyModule_AddObject(m, "RawError", cairn_error_type);
 %}
+%pythoncode %{ RawError = _cairn_raw.RawError %}
 
 %exception {
   try { $action }

@@ -46,7 +46,8 @@ static void inspect_model(const Session& session) {
   if (info.kv_bytes_per_token > 0) print_line("key-value", human_bytes(info.kv_bytes_per_token) + " per token");
   print_line("fingerprint", hex(info.fingerprint, 32));
   TextTable table({"layer", "mechanism", "mlp", "routing", "heads k/v", "key", "value", "window", "parts", "slots",
-                   "parameters", "state"});
+                   "parameters", "state"},
+                  4);
   int index = 0;
   for (const cairn_layer_info& layer : layers_of(session)) {
     table.add({std::to_string(index++), layer.mechanism, layer.mlp, layer.routing, heads_of(layer), number(layer.key_dim),
@@ -93,7 +94,7 @@ static void print_layers(const std::vector<uint64_t>& bytes) {
 }
 
 static void print_layers_with_model(const Session& session, cairn_state* state, const std::vector<uint64_t>& bytes) {
-  TextTable table({"layer", "mechanism", "in file", "max |S|", "norm", "non-finite", "slots written"});
+  TextTable table({"layer", "mechanism", "in file", "max |S|", "norm", "non-finite", "slots written"}, 2);
   const std::vector<cairn_layer_info> layers = layers_of(session);
   for (size_t i = 0; i < layers.size(); ++i) {
     cairn_state_statistics statistics = CAIRN_STATE_STATISTICS_INIT;

@@ -14,7 +14,7 @@ std::string TextTable::text() const {
     std::string line = "  ";
     for (size_t column = 0; column < row.size(); ++column) {
       const std::string padding(widths[column] - row[column].size(), ' ');
-      line += column == 0 ? row[column] + padding : "  " + padding + row[column];
+      line += (column == 0 ? "" : "  ") + (column < left_columns_ ? row[column] + padding : padding + row[column]);
     }
     line.erase(line.find_last_not_of(' ') + 1);
     out += line + "\n";
