@@ -303,12 +303,15 @@ Status SlotTable::prepare(SlotTableImage& image) const {
 }
 
 Status SlotTable::capture(Queue& queue, SlotTableImage& image) {
+  const std::int64_t reserved_rows = rows_bound_;  // the call that reserved them may still take them
   CAIRN_TRY(read_control(queue));
   CAIRN_TRY(queue.copy(image.index.data(), index_.data(), geometry_.index_bytes(), CopyKind::kDeviceToDevice));
   image.rows_in_use = static_cast<std::int32_t>(rows_bound_);
   image.slabs.assign(slabs_.begin(), slabs_.begin() + slabs_for(rows_bound_));
   was_captured_ = true;
-  return freeze(queue);
+  CAIRN_TRY(freeze(queue));
+  rows_bound_ = reserved_rows;
+  return {};
 }
 
 Status SlotTable::restore(Queue& queue, const SlotTableImage& image) {
