@@ -45,6 +45,8 @@ class Stream {
   std::span<const float> logits(std::int64_t row) const;
 
   const Plan& plan() const { return *plan_; }
+  /// Null: none. Must outlive its use.
+  void set_observer(StepObserver* observer) { step_.observer = observer; }
 
  private:
   Stream(std::shared_ptr<const Plan> plan, const StreamOptions& options, std::unique_ptr<Queue> queue);

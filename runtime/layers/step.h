@@ -40,9 +40,18 @@ struct CrossLayerBus {
   int next = 0;
 };
 
+/// Told of every operator that a step runs, for benchmarks.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void before(const char* name) = 0;
+  virtual void after(const char* name) = 0;
+};
+
 class Step {
  public:
   Step(const OpTable& ops, DType dtype) : ops_(ops), dtype_(dtype) {}
+  StepObserver* observer = nullptr;
 
   const OpTable& ops() const { return ops_; }
   DType dtype() const { return dtype_; }
@@ -69,7 +78,9 @@ class Step {
       if (need > scratch_peak_) scratch_peak_ = need;
       return;
     }
+    if (observer) observer->before(name);
     op.run(queue_, args, scratch_);
+    if (observer) observer->after(name);
   }
 
   /// An address for planning: never followed.
