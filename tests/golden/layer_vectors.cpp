@@ -83,15 +83,16 @@ Status check(const VectorCase& v, const std::string& backend, Comparison& result
   CAIRN_TRY_ASSIGN(const std::shared_ptr<const ModelDescription> description, layer_description(v, false));
   const std::int64_t room = v.param("T") + v.param("D");
   CAIRN_TRY_ASSIGN(const std::unique_ptr<RuntimeRig> rig, RuntimeRig::create(description, backend, room));
+  SparseChoice choice;  // the case holds that of its last sparse call
   CAIRN_TRY_ASSIGN(const LayerOutcome outcome, read_layer(v, *rig, [&](const Part& part) -> Status {
-                     if (!rig->sparse_choices().empty()) {
-                       const SparseChoice& choice = rig->sparse_choices()[0];
-                       result.integers("mask", choice.mask);
-                       result.integers("tier", choice.tier);
-                       result.floats("scores", choice.scores);
-                     }
+                     if (!rig->sparse_choices().empty()) choice = rig->sparse_choices()[0];
                      return *part.tag ? compare_state(*rig, 0, part.tag, v, result) : Status();
                    }));
+  if (!choice.mask.empty()) {
+    result.integers("mask", choice.mask);
+    result.integers("tier", choice.tier);
+    result.floats("scores", choice.scores);
+  }
   result.floats("y", outcome.y);
   if (v.has("side_out")) result.floats("side_out", outcome.side);
   if (!v.has("r")) return {};
