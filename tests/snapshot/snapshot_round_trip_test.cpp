@@ -1,0 +1,186 @@
+// What goes in comes out, and equal states give equal bytes, whatever their history.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "tests/support/agent_bench.h"
+
+namespace cairn {
+namespace {
+
+using test::AgentBench;
+using test::Bytes;
+using test::random_tokens;
+
+StateOptions with_window(std::int64_t window) {
+  StateOptions options;
+  options.rewind_window_tokens = window;
+  options.rewind_spacing_tokens = 64;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("a restored state saves the same bytes and goes on with the same bits, at every awkward length") {
+  for (const char* backend : {"reference", "cpu", "delayed"}) {
+    CAPTURE(backend);
+    const AgentBench bench(backend);
+    const std::vector<std::int32_t> tokens = random_tokens(300);
+    for (const std::size_t length : {0, 1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 257}) {
+      CAPTURE(length);
+      const auto state = bench.state(), restored = bench.state();
+      bench.prefill(*state, std::span(tokens).first(length));
+      const Bytes bytes = bench.save(*state);
+
+      bench.restore(*restored, bytes);
+
+      CHECK(restored->position() == static_cast<std::int64_t>(length));
+      CHECK(bench.save(*restored) == bytes);
+      bench.decode(*state, std::span(tokens).last(5));
+      bench.decode(*restored, std::span(tokens).last(5));
+      CHECK(bench.save(*restored) == bench.save(*state));
+    }
+  }
+}
+
+TEST_CASE("a restore replaces whatever the state held, a hundred times with the same result") {
+  const AgentBench bench;
+  const std::vector<std::int32_t> tokens = random_tokens(200);
+  const auto source = bench.state(), target = bench.state();
+  bench.prefill(*source, std::span(tokens).first(70));
+  const Bytes bytes = bench.save(*source);
+  bench.decode(*source, std::span(tokens).first(3));
+  const Bytes ahead = bench.save(*source);
+
+  for (int i = 0; i < 100; ++i) {
+    bench.restore(*target, bytes);
+    REQUIRE(bench.save(*target) == bytes);
+    bench.decode(*target, std::span(tokens).first(3));
+    REQUIRE(bench.save(*target) == ahead);
+  }
+}
+
+TEST_CASE("forks, rewinds and the order of rows do not change the bytes") {
+  const AgentBench bench;
+  const std::vector<std::int32_t> tokens = random_tokens(400);
+  const auto plain = bench.state();
+  bench.prefill(*plain, std::span(tokens).first(128));
+  bench.decode(*plain, std::span(tokens).subspan(128, 40));
+
+  const auto wandering = bench.state(with_window(1000));
+  bench.prefill(*wandering, std::span(tokens).first(64));
+  bench.prefill(*wandering, std::span(tokens).subspan(64, 64));
+  const auto fork = bench.fork(*wandering);
+  bench.prefill(*wandering, std::span(tokens).subspan(200, 150));
+  bench.rewind(*wandering, 128);
+  for (State* state : {wandering.get(), fork.get()}) bench.decode(*state, std::span(tokens).subspan(128, 40));
+  const auto restored = bench.state();
+  bench.restore(*restored, bench.save(*fork));
+
+  const Bytes expected = bench.save(*plain);
+  CHECK(bench.save(*wandering) == expected);
+  CHECK(bench.save(*fork) == expected);
+  CHECK(bench.save(*restored) == expected);
+}
+
+TEST_CASE("a snapshot of one backend is read by another") {
+  const AgentBench reference("reference"), cpu("cpu"), delayed("delayed");
+  const auto source = reference.state();
+  reference.prefill(*source, random_tokens(150));
+  const Bytes bytes = reference.save(*source);
+
+  for (const AgentBench* bench : {&cpu, &delayed}) {
+    const auto target = bench->state();
+    bench->restore(*target, bytes);
+    CHECK(bench->save(*target) == bytes);
+  }
+}
+
+TEST_CASE("the rewind window travels when asked, and only then") {
+  for (const char* backend : {"reference", "delayed"}) {
+    CAPTURE(backend);
+    const AgentBench bench(backend);
+    const std::vector<std::int32_t> tokens = random_tokens(600);
+    const auto source = bench.state(with_window(256));
+    bench.prefill(*source, std::span(tokens).first(500));
+    bench.decode(*source, std::span(tokens).subspan(500, 70));
+    const Bytes with_rewind = bench.save(*source, true), without = bench.save(*source, false);
+    CHECK(with_rewind.size() > without.size());
+
+    const auto same = bench.state(with_window(256)), none = bench.state(), shorter = bench.state(with_window(100)),
+               fresh_window = bench.state(with_window(256));
+    for (State* target : {same.get(), none.get(), shorter.get()}) bench.restore(*target, with_rewind);
+    bench.restore(*fresh_window, without);
+
+    CHECK(bench.save(*same, true) == with_rewind);
+    CHECK(same->oldest_rewind_position() == source->oldest_rewind_position());
+    CHECK(none->oldest_rewind_position() == 570);
+    CHECK(fresh_window->oldest_rewind_position() == 570);
+    CHECK(shorter->oldest_rewind_position() > source->oldest_rewind_position());
+    CHECK(shorter->can_rewind(470));
+    for (const std::int64_t position : {560, 500, 480}) {
+      bench.rewind(*source, position);
+      for (State* target : {same.get(), shorter.get()}) {
+        bench.rewind(*target, position);
+        CHECK(bench.save(*target) == bench.save(*source));
+      }
+    }
+    for (const auto& target : {same.get(), source.get()}) {
+      bench.rewind(*target, 350);
+      bench.decode(*target, std::span(tokens).first(100));
+    }
+    CHECK(bench.save(*same, true) == bench.save(*source, true));
+  }
+}
+
+TEST_CASE("a sparse prefill is recorded, and its snapshot goes on with the same bits") {
+  const AgentBench bench;
+  const std::vector<std::int32_t> tokens = random_tokens(500);
+  const auto source = bench.state(with_window(1000)), target = bench.state(with_window(1000));
+  bench.prefill(*source, std::span(tokens).first(64));
+  bench.sparse_prefill(*source, std::span(tokens).subspan(64, 320));
+  bench.prefill(*source, std::span(tokens).subspan(384, 70));
+
+  bench.restore(*target, bench.save(*source, true));
+
+  CHECK(target->has_sparse_prefill());
+  CHECK_FALSE(target->can_rewind(200));
+  for (State* state : {source.get(), target.get()}) bench.rewind(*state, 400);
+  CHECK(bench.save(*target, true) == bench.save(*source, true));
+  for (State* state : {source.get(), target.get()}) bench.rewind(*state, 30);
+  CHECK_FALSE(target->has_sparse_prefill());
+  CHECK(bench.save(*target) == bench.save(*source));
+}
+
+TEST_CASE("a snapshot holds no byte that is not state: padding and unread memory are zero or absent") {
+  // The delayed backend fills fresh memory with 0xff, so anything copied from beyond the state would show.
+  const AgentBench bench("delayed"), reference("reference");
+  const auto state = bench.state(), expected = reference.state();
+  const std::vector<std::int32_t> tokens = random_tokens(5);
+  bench.prefill(*state, tokens);
+  reference.prefill(*expected, tokens);
+
+  CHECK(bench.save(*state) == reference.save(*expected));
+}
+
+TEST_CASE("inspection needs no model and tells what is inside") {
+  const AgentBench bench;
+  const auto state = bench.state(with_window(256));
+  bench.prefill(*state, random_tokens(200));
+  const Bytes bytes = bench.save(*state, true);
+
+  const auto reader = SnapshotReader::inspect(memory_source(bytes.data(), bytes.size()), {});
+
+  REQUIRE_MESSAGE(reader.ok(), reader.status().message());
+  const SnapshotContents& contents = reader.value().contents();
+  CHECK(contents.position == 200);
+  CHECK(contents.kv_token_count == 200);
+  CHECK(contents.fingerprint == bench.plan->state_layout()->fingerprint());
+  CHECK(contents.slots.size() == bench.plan->state_layout()->slots().size());
+  CHECK(contents.has_rewind);
+  CHECK(contents.has_last_logits);
+  const bool has_rows = std::any_of(contents.slots.begin(), contents.slots.end(), [](const auto& slot) { return slot.row_count > 0; });
+  CHECK(has_rows);
+}
+
+}  // namespace cairn
