@@ -37,6 +37,10 @@ std::atomic<const HostServices*> host_services{&kDefaultServices};
 
 BackendDevice* handle_of(Device* device) { return reinterpret_cast<BackendDevice*>(device); }
 
+std::size_t worker_scratch_bytes(const Device& device) {
+  return static_cast<std::size_t>(device.pool.thread_count() - 1) * kThreadScratchBytes;
+}
+
 std::int32_t device_count(BackendError*) { return 1; }
 
 BackendDevice* open_device(const DeviceOptions& options, BackendError* error) {
@@ -49,11 +53,23 @@ BackendDevice* open_device(const DeviceOptions& options, BackendError* error) {
     return nullptr;
   }
   Device* device = new (std::nothrow) Device(options);
-  if (!device) backend_failure(error, CAIRN_STATUS_OUT_OF_MEMORY, "cpu: no memory for a device");
+  const std::size_t scratch_bytes = device ? worker_scratch_bytes(*device) : 0;
+  if (scratch_bytes) {
+    device->worker_scratch = static_cast<std::byte*>(host_services.load()->allocate(scratch_bytes, kAlignment));
+  }
+  if (!device || (scratch_bytes && !device->worker_scratch)) {
+    backend_failure(error, CAIRN_STATUS_OUT_OF_MEMORY, "cpu: %zu bytes for a device and its threads refused", scratch_bytes);
+    delete device;
+    return nullptr;
+  }
   return handle_of(device);
 }
 
-void close_device(BackendDevice* device) { delete &device_of(device); }
+void close_device(BackendDevice* handle) {
+  Device* device = &device_of(handle);
+  if (device->worker_scratch) host_services.load()->release(device->worker_scratch, worker_scratch_bytes(*device));
+  delete device;
+}
 
 /// The processor's own name (CPUID leaves 0x80000002 to 4), or "cpu".
 void describe_processor(char (&name)[128]) {

@@ -15,7 +15,15 @@ struct Device {
   const CpuFeatures features;
   const Isa isa;             ///< which kernels operators call
   const bool bf16_products;  ///< matrix products may round activations to bf16
+  std::byte* worker_scratch = nullptr;  ///< kThreadScratchBytes for each thread of the pool but thread 0; set by open_device
 };
+
+/// A block of memory for each thread of a region. An operator that needs it has scratch_bytes() return kThreadScratchBytes
+/// more, which serves as thread 0's: several callers may each be thread 0 at the same time, a worker has one region.
+constexpr std::size_t kThreadScratchBytes = 512 << 10;
+inline std::byte* thread_scratch(const Device& device, int thread, void* own) {
+  return thread == 0 ? static_cast<std::byte*>(own) : device.worker_scratch + (thread - 1) * kThreadScratchBytes;
+}
 
 /// Runs operators at once, on the calling thread and the device's workers; the first error is kept for synchronize.
 struct Queue {

@@ -181,6 +181,55 @@ inline float largest(Lanes x) {
   return lane[0];
 }
 
+/// Four sums at once, each as sum().
+inline void sum4(Lanes a, Lanes b, Lanes c, Lanes d, float* out) {
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+  const auto fold_to_4 = [](Lanes x) {
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+#else
+    const __m256 half = x;
+#endif
+    return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  };
+  const __m128 a4 = fold_to_4(a), b4 = fold_to_4(b), c4 = fold_to_4(c), d4 = fold_to_4(d);
+  const __m128 ab = _mm_add_ps(_mm_movelh_ps(a4, b4), _mm_movehl_ps(b4, a4));
+  const __m128 cd = _mm_add_ps(_mm_movelh_ps(c4, d4), _mm_movehl_ps(d4, c4));
+  const __m128 even = _mm_shuffle_ps(ab, cd, _MM_SHUFFLE(2, 0, 2, 0)), odd = _mm_shuffle_ps(ab, cd, _MM_SHUFFLE(3, 1, 3, 1));
+  _mm_storeu_ps(out, _mm_add_ps(even, odd));
+#else
+  out[0] = sum(a);
+  out[1] = sum(b);
+  out[2] = sum(c);
+  out[3] = sum(d);
+#endif
+}
+
+/// Four rows of four sums, each as sum(); row r goes to out + r * stride.
+inline void sum16(const Lanes (*x)[4], float* out, std::int64_t stride) {
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+  Lanes row[4];  // after the folds onto 8 and 4 lanes: 128-bit lane c holds the four partial sums of column c
+  for (int r = 0; r < 4; ++r) {
+    const Lanes ab = _mm512_shuffle_f32x4(x[r][0], x[r][1], 0x44) + _mm512_shuffle_f32x4(x[r][0], x[r][1], 0xee);
+    const Lanes cd = _mm512_shuffle_f32x4(x[r][2], x[r][3], 0x44) + _mm512_shuffle_f32x4(x[r][2], x[r][3], 0xee);
+    row[r] = _mm512_shuffle_f32x4(ab, cd, 0x88) + _mm512_shuffle_f32x4(ab, cd, 0xdd);
+  }
+  const auto fold_2 = [](Lanes a, Lanes b) {
+    const __m512d p = _mm512_castps_pd(a), q = _mm512_castps_pd(b);
+    return _mm512_castpd_ps(_mm512_unpacklo_pd(p, q)) + _mm512_castpd_ps(_mm512_unpackhi_pd(p, q));
+  };
+  const Lanes even = fold_2(row[0], row[1]), odd = fold_2(row[2], row[3]);
+  const Lanes columns = _mm512_shuffle_ps(even, odd, 0x88) + _mm512_shuffle_ps(even, odd, 0xdd);
+  const Lanes rows = _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), columns);
+  _mm_storeu_ps(out, _mm512_castps512_ps128(rows));
+  _mm_storeu_ps(out + stride, _mm512_extractf32x4_ps(rows, 1));
+  _mm_storeu_ps(out + 2 * stride, _mm512_extractf32x4_ps(rows, 2));
+  _mm_storeu_ps(out + 3 * stride, _mm512_extractf32x4_ps(rows, 3));
+#else
+  for (int r = 0; r < 4; ++r) sum4(x[r][0], x[r][1], x[r][2], x[r][3], out + r * stride);
+#endif
+}
+
 /// e^x within 2 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial of degree 7 in r. 0 below -104, infinity above 89.
 inline Lanes exp(Lanes x) {
   x = max(broadcast(-105.0f), min(broadcast(90.0f), x));
