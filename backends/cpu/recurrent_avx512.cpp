@@ -1,0 +1,2 @@
+#define CAIRN_ISA avx512
+#include "backends/cpu/recurrent_kernels.inc.h"

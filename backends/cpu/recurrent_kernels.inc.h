@@ -1,0 +1,30 @@
+// Every recurrent kernel, and their table. Included by recurrent_baseline.cpp, recurrent_avx2.cpp, recurrent_avx512.cpp.
+#include "backends/cpu/recurrent_kernels.h"
+#include "backends/cpu/vector_lanes.h"
+
+#include "backends/cpu/chunk_products_kernels.inc.h"
+#include "backends/cpu/decay_pairs_kernels.inc.h"
+#include "backends/cpu/sdm_kernels.inc.h"
+#include "backends/cpu/state_step_kernels.inc.h"
+
+namespace cairn::cpu::CAIRN_ISA {
+
+extern const RecurrentKernels kRecurrentKernels;
+const RecurrentKernels kRecurrentKernels = {
+    .multiply = multiply,
+    .solve_unit_lower = solve_unit_lower,
+    .transpose = transpose,
+    .scale_rows = scale_rows,
+    .scale_columns = scale_columns,
+    .add_scaled = add_scaled,
+    .exponentials = exponentials,
+    .sum_of_squares = sum_of_squares,
+    .decay_triangle = decay_triangle,
+    .row_decay = row_decay,
+    .state_step = state_step,
+    .sdm_rows = sdm_rows,
+    .convert_row = convert_row,
+    .largest_places = largest_places,
+};
+
+}  // namespace cairn::cpu::CAIRN_ISA
