@@ -33,6 +33,12 @@ Status StepInputs::reserve(std::int32_t token_count, std::int32_t sequence_count
   token_room_ = std::max(token_room_, token_count);
   sequence_room_ = std::max(sequence_room_, sequence_count);
   logits_room_ = std::max(logits_room_, logits_rows);
+  const Status status = allocate();
+  if (!status.ok()) token_room_ = sequence_room_ = logits_room_ = 0;
+  return status;
+}
+
+Status StepInputs::allocate() {
   const std::size_t size_bytes = carve(nullptr).size_bytes;
   const std::shared_ptr<const Device>& device = plan_->device();
   host_ = {};

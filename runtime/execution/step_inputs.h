@@ -40,6 +40,7 @@ class StepInputs {
     std::size_t size_bytes;
   };
   View carve(void* base) const;
+  Status allocate();
   void fill_states(std::span<const StepPart> parts, Step& step);
 
   std::shared_ptr<const Plan> plan_;
