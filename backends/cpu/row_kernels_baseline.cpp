@@ -1,0 +1,2 @@
+#define CAIRN_ISA baseline
+#include "backends/cpu/row_kernels.inc.h"
