@@ -1,0 +1,9 @@
+#include "backends/cuda/cuda_overrides.h"
+
+namespace cairn::gpu {
+
+void override_gdn_for_sm90(OpTable& ops);
+
+void override_for_cuda(OpTable& ops) { override_gdn_for_sm90(ops); }
+
+}  // namespace cairn::gpu

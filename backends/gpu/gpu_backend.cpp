@@ -1,0 +1,195 @@
+#include "backends/gpu/gpu_backend.h"
+
+#include <cstring>
+#include <new>
+
+#include "backends/gpu/gpu_device.h"
+#include "backends/gpu/linear_gpu.h"
+#include "cairn/status.h"
+
+namespace cairn::gpu {
+
+#define CAIRN_GPU_OPERATORS(stem) void add_##stem(OpTable&);
+#include "backends/gpu/gpu_ops.inc"
+#undef CAIRN_GPU_OPERATORS
+
+namespace {
+
+constexpr const char* kFamily = CAIRN_GPU_FAMILY;
+
+bool device_failure(BackendError* error, Error code, const char* what) {
+  const std::int32_t status = code == kNoMemory ? CAIRN_STATUS_OUT_OF_DEVICE_MEMORY : CAIRN_STATUS_DEVICE;
+  return backend_failure(error, status, "%s: %s failed: %s", kFamily, what, error_text(code));
+}
+
+/// Every entry point may come from a thread that has not chosen the device yet.
+bool select(const Device& device, BackendError* error) {
+  const Error code = select_device(device.index);
+  return code == kSuccess || device_failure(error, code, "choosing the device");
+}
+
+/// No driver and no device are not failures: there are 0 devices.
+std::int32_t device_count(BackendError*) {
+  int count = 0;
+  if (count_devices(&count) != kSuccess) {
+    last_error();
+    return 0;
+  }
+  return count;
+}
+
+BackendDevice* open_device(const DeviceOptions& options, BackendError* error) {
+  const std::int32_t count = device_count(error);
+  if (options.index < 0 || options.index >= count) {
+    backend_failure(error, CAIRN_STATUS_NOT_FOUND, "%s: device %d does not exist (devices: %d)", kFamily, options.index,
+                    count);
+    return nullptr;
+  }
+  Device* device = new (std::nothrow) Device{options.index, {}};
+  if (!device) {
+    backend_failure(error, CAIRN_STATUS_OUT_OF_MEMORY, "%s: no memory for a device", kFamily);
+    return nullptr;
+  }
+  if (const Error code = read_properties(options.index, &device->properties); code != kSuccess) {
+    device_failure(error, code, "reading the device's properties");
+    delete device;
+    return nullptr;
+  }
+  return reinterpret_cast<BackendDevice*>(device);
+}
+
+void close_device(BackendDevice* handle) { delete &device_of(handle); }
+
+bool describe_device(BackendDevice* handle, DeviceDescription* description, BackendError* error) {
+  const Device& device = device_of(handle);
+  *description = {};
+  std::memcpy(description->name, device.properties.name, sizeof description->name);
+  std::snprintf(description->features, sizeof description->features, "%s %d.%d", kFamily, device.properties.major,
+                device.properties.minor);
+  description->thread_count = device.properties.multiprocessors;
+  std::size_t free_bytes = 0, total_bytes = 0;
+  if (!select(device, error)) return false;
+  if (const Error code = free_memory(&free_bytes, &total_bytes); code != kSuccess) {
+    return device_failure(error, code, "reading the free memory");
+  }
+  description->memory_total_bytes = total_bytes;
+  description->memory_free_bytes = free_bytes;
+  return true;
+}
+
+void* allocate(BackendDevice* handle, std::size_t size_bytes, MemoryKind kind, BackendError* error) {
+  if (!select(device_of(handle), error)) return nullptr;
+  void* memory = nullptr;
+  const std::size_t bytes = size_bytes ? size_bytes : 256;
+  const Error code = kind == MemoryKind::kDevice ? allocate_device(&memory, bytes) : allocate_pinned(&memory, bytes);
+  if (code == kSuccess) return memory;
+  last_error();
+  const bool is_device = kind == MemoryKind::kDevice;
+  backend_failure(error,
+                  code != kNoMemory ? CAIRN_STATUS_DEVICE
+                  : is_device       ? CAIRN_STATUS_OUT_OF_DEVICE_MEMORY
+                                    : CAIRN_STATUS_OUT_OF_MEMORY,
+                  "%s: %zu bytes of %s memory refused: %s", kFamily, size_bytes, is_device ? "device" : "pinned host",
+                  error_text(code));
+  return nullptr;
+}
+
+void release(BackendDevice* handle, void* memory, std::size_t, MemoryKind kind) {
+  BackendError ignored;
+  if (!memory || !select(device_of(handle), &ignored)) return;
+  (void)(kind == MemoryKind::kDevice ? release_device(memory) : release_pinned(memory));
+}
+
+BackendQueue* create_queue(BackendDevice* handle, void* native_queue, BackendError* error) {
+  if (!select(device_of(handle), error)) return nullptr;
+  Queue* queue = new (std::nothrow) Queue{&device_of(handle), static_cast<Stream>(native_queue), native_queue == nullptr};
+  if (!queue) {
+    backend_failure(error, CAIRN_STATUS_OUT_OF_MEMORY, "%s: no memory for a queue", kFamily);
+    return nullptr;
+  }
+  if (queue->owns_stream) {
+    if (const Error code = create_stream(&queue->stream); code != kSuccess) {
+      device_failure(error, code, "creating a stream");
+      delete queue;
+      return nullptr;
+    }
+  }
+  return reinterpret_cast<BackendQueue*>(queue);
+}
+
+void destroy_queue(BackendQueue* handle) {
+  Queue& queue = queue_of(handle);
+  BackendError ignored;
+  if (queue.owns_stream && select(*queue.device, &ignored)) (void)destroy_stream(queue.stream);
+  delete &queue;
+}
+
+bool synchronize(BackendQueue* handle, BackendError* error) {
+  Queue& queue = queue_of(handle);
+  if (!select(*queue.device, error)) return false;
+  note_error(queue, wait_for_stream(queue.stream), "the queue");
+  if (queue.error == kSuccess) return true;
+  device_failure(error, queue.error, queue.failed_operator);
+  queue.error = kSuccess;
+  return false;
+}
+
+bool copy(BackendQueue* handle, void* to, const void* from, std::size_t size_bytes, CopyKind, BackendError* error) {
+  Queue& queue = queue_of(handle);
+  if (size_bytes == 0) return true;
+  if (!select(*queue.device, error)) return false;
+  const Error code = copy_async(to, from, size_bytes, queue.stream);
+  return code == kSuccess || device_failure(error, code, "a copy");
+}
+
+bool zero(BackendQueue* handle, void* memory, std::size_t size_bytes, BackendError* error) {
+  Queue& queue = queue_of(handle);
+  if (size_bytes == 0) return true;
+  if (!select(*queue.device, error)) return false;
+  const Error code = set_async(memory, 0, size_bytes, queue.stream);
+  return code == kSuccess || device_failure(error, code, "zeroing memory");
+}
+
+/// The place of operators that this backend lacks: models that need them are refused at load.
+template <class Args>
+constexpr Op<Args> missing_operator() {
+  return {[](const Args&) -> const char* { return "the operator is missing in this backend"; },
+          [](const Args&) -> std::size_t { return 0; }, [](BackendQueue*, const Args&, void*) {}};
+}
+
+}  // namespace
+
+OpTable shared_operators() {
+  OpTable ops;
+#define CAIRN_OP(field, Args, what) ops.field = missing_operator<Args>();
+#include "backends/interface/ops.inc"
+#undef CAIRN_OP
+#define CAIRN_GPU_OPERATORS(stem) add_##stem(ops);
+#include "backends/gpu/gpu_ops.inc"
+#undef CAIRN_GPU_OPERATORS
+  return ops;
+}
+
+Backend make_backend(const char* name, const OpTable* ops) {
+  return {
+      .name = name,
+      .host_memory = false,
+      .activation_dtype = DType::kBF16,
+      .device_count = device_count,
+      .open_device = open_device,
+      .close_device = close_device,
+      .describe_device = describe_device,
+      .allocate = allocate,
+      .release = release,
+      .create_queue = create_queue,
+      .destroy_queue = destroy_queue,
+      .synchronize = synchronize,
+      .copy = copy,
+      .zero = zero,
+      .pack_linear = pack_linear,
+      .unpack_linear = unpack_linear,
+      .ops = ops,
+  };
+}
+
+}  // namespace cairn::gpu

@@ -1,0 +1,59 @@
+// What BackendDevice and BackendQueue are on a GPU.
+#pragma once
+
+#include "backends/gpu/platform/gpu_platform.h"
+#include "backends/interface/backend.h"
+
+namespace cairn::gpu {
+
+struct Device {
+  std::int32_t index;
+  DeviceProperties properties;
+};
+
+/// A stream and the first error of a launch on it, kept until synchronize() reports it. Used by one thread at a time.
+struct Queue {
+  Device* device;
+  Stream stream;
+  bool owns_stream;
+  Error error = kSuccess;
+  const char* failed_operator = nullptr;
+};
+
+inline Device& device_of(BackendDevice* handle) { return *reinterpret_cast<Device*>(handle); }
+inline Queue& queue_of(BackendQueue* handle) { return *reinterpret_cast<Queue*>(handle); }
+
+/// Remembers the first failure. `what` is static text: the operator's name.
+inline void note_error(Queue& queue, Error error, const char* what) {
+  if (error == kSuccess || queue.error != kSuccess) return;
+  queue.error = error;
+  queue.failed_operator = what;
+}
+
+/// One operator's way to the device:  `Launcher(queue, "rms_norm")(kernel<float>, grid, block, shared_bytes, args)`.
+class Launcher {
+ public:
+  Launcher(BackendQueue* queue, const char* name) : queue_(queue_of(queue)), name_(name) {}
+
+  template <class Args>
+  void operator()(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, const Args& args) const {
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || queue_.error != kSuccess) return;
+    if (shared_bytes > 48 * 1024) note_error(queue_, allow_shared_memory(kernel, shared_bytes), name_);
+    launch(kernel, grid, block, shared_bytes, queue_.stream, args);
+    note_error(queue_, last_error(), name_);
+  }
+  void zero(void* memory, std::size_t bytes) const { note_error(queue_, set_async(memory, 0, bytes, queue_.stream), name_); }
+  void copy(void* to, const void* from, std::size_t bytes) const {
+    note_error(queue_, copy_async(to, from, bytes, queue_.stream), name_);
+  }
+
+  Stream stream() const { return queue_.stream; }
+  const Device& device() const { return *queue_.device; }
+  Queue& queue() const { return queue_; }
+
+ private:
+  Queue& queue_;
+  const char* name_;
+};
+
+}  // namespace cairn::gpu

@@ -1,0 +1,129 @@
+// Blocks on the host: every thread of a block is a fibre that runs to its next barrier or shuffle, in order.
+// For numerics and memory checks without a GPU, not for speed. It cannot show races, nor matrix instructions: kernels that
+// use those keep a scalar branch. Warp size: CAIRN_EMULATED_WARP, 32 or 64.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#if !defined(CAIRN_EMULATED_WARP)
+#define CAIRN_EMULATED_WARP 32
+#endif
+#define CAIRN_GPU_FAMILY "emulator"
+
+#define __global__ static
+#define __device__
+#define __host__
+#define __shared__ static thread_local
+#define __forceinline__ inline
+#define __restrict__
+#define __launch_bounds__(...)
+#define __align__(n) alignas(n)
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}  // NOLINT: as on the device
+};
+
+namespace cairn::gpu {
+
+struct EmulatedThread {
+  dim3 thread, block, block_size, grid_size;
+};
+
+/// The thread that is running.
+EmulatedThread& emulated_thread();
+/// Ends this thread's turn until every other thread of the block has come as far.
+void emulated_barrier();
+/// Every thread of a warp gives 8 bytes and gets those of lane `lane` of its warp.
+std::uint64_t emulated_exchange(std::uint64_t value, int lane);
+unsigned char* emulated_shared();
+/// Runs body once for every thread of every block.
+void emulate(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body);
+int emulated_lane();
+
+using Stream = void*;
+using Error = int;
+inline constexpr Error kSuccess = 0, kNoMemory = 2;
+
+inline const char* error_text(Error error) { return error == kSuccess ? "no error" : "out of memory"; }
+inline Error last_error() { return kSuccess; }
+inline Error count_devices(int* count) { return *count = 1, kSuccess; }
+inline Error select_device(int) { return kSuccess; }
+
+struct DeviceProperties {
+  char name[128];
+  int major, minor, multiprocessors, shared_bytes_per_block;
+  std::size_t memory_bytes;
+};
+
+inline Error read_properties(int, DeviceProperties* properties) {
+  *properties = {"block emulator", 0, 0, 4, 64 * 1024, std::size_t{1} << 32};
+  return kSuccess;
+}
+
+inline Error free_memory(std::size_t* free_bytes, std::size_t* total_bytes) {
+  *free_bytes = *total_bytes = std::size_t{1} << 32;
+  return kSuccess;
+}
+inline Error allocate_device(void** memory, std::size_t bytes) {
+  *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  return *memory ? kSuccess : kNoMemory;
+}
+inline Error release_device(void* memory) { return std::free(memory), kSuccess; }
+inline Error allocate_pinned(void** memory, std::size_t bytes) { return allocate_device(memory, bytes); }
+inline Error release_pinned(void* memory) { return release_device(memory); }
+inline Error create_stream(Stream* stream) { return *stream = nullptr, kSuccess; }
+inline Error destroy_stream(Stream) { return kSuccess; }
+inline Error wait_for_stream(Stream) { return kSuccess; }
+inline Error copy_async(void* to, const void* from, std::size_t bytes, Stream) {
+  return std::memmove(to, from, bytes), kSuccess;
+}
+inline Error set_async(void* memory, int byte, std::size_t bytes, Stream) {
+  return std::memset(memory, byte, bytes), kSuccess;
+}
+template <class Kernel>
+Error allow_shared_memory(Kernel*, std::size_t) { return kSuccess; }
+
+template <class Args>
+void launch(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, Stream, const Args& args) {
+  emulate(grid, block, shared_bytes, [&] { kernel(args); });
+}
+
+inline int warp_size() { return CAIRN_EMULATED_WARP; }
+template <class T>
+T shuffle(T value, int lane) {
+  static_assert(sizeof(T) <= 8);
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  bits = emulated_exchange(bits, lane);
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+template <class T>
+T shuffle_xor(T value, int mask) { return shuffle(value, emulated_lane() ^ mask); }
+inline unsigned char* dynamic_shared() { return emulated_shared(); }
+inline float bits_to_float(std::uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+inline std::uint32_t float_to_bits(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+}  // namespace cairn::gpu
+
+#define threadIdx (cairn::gpu::emulated_thread().thread)
+#define blockIdx (cairn::gpu::emulated_thread().block)
+#define blockDim (cairn::gpu::emulated_thread().block_size)
+#define gridDim (cairn::gpu::emulated_thread().grid_size)
+#define __syncthreads() cairn::gpu::emulated_barrier()
+inline float __expf(float x) { return std::exp(x); }

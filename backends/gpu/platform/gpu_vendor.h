@@ -1,0 +1,132 @@
+// The CUDA and HIP runtimes under one set of names. The only file of the shared source with their words.
+#pragma once
+
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP__)
+#include <hip/hip_runtime.h>
+#define CAIRN_RUNTIME(name) hip##name
+#define CAIRN_GPU_FAMILY "rocm"
+#else
+#include <cuda_runtime.h>
+#define CAIRN_RUNTIME(name) cuda##name
+#define CAIRN_GPU_FAMILY "cuda"
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+namespace cairn::gpu {
+
+using Stream = CAIRN_RUNTIME(Stream_t);
+using Error = CAIRN_RUNTIME(Error_t);
+
+inline constexpr Error kSuccess = CAIRN_RUNTIME(Success);
+inline constexpr Error kNoMemory = CAIRN_RUNTIME(ErrorMemoryAllocation);
+
+inline const char* error_text(Error error) { return CAIRN_RUNTIME(GetErrorString)(error); }
+inline Error last_error() { return CAIRN_RUNTIME(GetLastError)(); }
+
+inline Error count_devices(int* count) { return CAIRN_RUNTIME(GetDeviceCount)(count); }
+inline Error select_device(int index) { return CAIRN_RUNTIME(SetDevice)(index); }
+
+struct DeviceProperties {
+  char name[128];
+  int major, minor, multiprocessors, shared_bytes_per_block;
+  std::size_t memory_bytes;
+};
+
+inline Error read_properties(int index, DeviceProperties* properties) {
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP__)
+  hipDeviceProp_t p;
+  const Error error = hipGetDeviceProperties(&p, index);
+  const int shared_bytes = static_cast<int>(p.sharedMemPerBlock);
+#else
+  cudaDeviceProp p;
+  const Error error = cudaGetDeviceProperties(&p, index);
+  const int shared_bytes = static_cast<int>(p.sharedMemPerBlockOptin);
+#endif
+  if (error != kSuccess) return error;
+  std::size_t i = 0;
+  for (; i + 1 < sizeof properties->name && p.name[i]; ++i) properties->name[i] = p.name[i];
+  properties->name[i] = 0;
+  properties->major = p.major;
+  properties->minor = p.minor;
+  properties->multiprocessors = p.multiProcessorCount;
+  properties->shared_bytes_per_block = shared_bytes;
+  properties->memory_bytes = p.totalGlobalMem;
+  return kSuccess;
+}
+
+inline Error free_memory(std::size_t* free_bytes, std::size_t* total_bytes) {
+  return CAIRN_RUNTIME(MemGetInfo)(free_bytes, total_bytes);
+}
+inline Error allocate_device(void** memory, std::size_t bytes) { return CAIRN_RUNTIME(Malloc)(memory, bytes); }
+inline Error release_device(void* memory) { return CAIRN_RUNTIME(Free)(memory); }
+inline Error allocate_pinned(void** memory, std::size_t bytes) {
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP__)
+  return hipHostMalloc(memory, bytes, 0);
+#else
+  return cudaHostAlloc(memory, bytes, cudaHostAllocDefault);
+#endif
+}
+inline Error release_pinned(void* memory) {
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP__)
+  return hipHostFree(memory);
+#else
+  return cudaFreeHost(memory);
+#endif
+}
+
+inline Error create_stream(Stream* stream) {
+  return CAIRN_RUNTIME(StreamCreateWithFlags)(stream, CAIRN_RUNTIME(StreamNonBlocking));
+}
+inline Error destroy_stream(Stream stream) { return CAIRN_RUNTIME(StreamDestroy)(stream); }
+inline Error wait_for_stream(Stream stream) { return CAIRN_RUNTIME(StreamSynchronize)(stream); }
+inline Error copy_async(void* to, const void* from, std::size_t bytes, Stream stream) {
+  return CAIRN_RUNTIME(MemcpyAsync)(to, from, bytes, CAIRN_RUNTIME(MemcpyDefault), stream);
+}
+inline Error set_async(void* memory, int byte, std::size_t bytes, Stream stream) {
+  return CAIRN_RUNTIME(MemsetAsync)(memory, byte, bytes, stream);
+}
+
+/// Lets a kernel use more dynamic shared memory than the default 48 KB.
+template <class Kernel>
+Error allow_shared_memory(Kernel* kernel, std::size_t bytes) {
+  return CAIRN_RUNTIME(FuncSetAttribute)(reinterpret_cast<const void*>(kernel),
+                                         CAIRN_RUNTIME(FuncAttributeMaxDynamicSharedMemorySize),
+                                         static_cast<int>(bytes));
+}
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+
+/// Queues a kernel that takes one argument struct. Errors are found by last_error().
+template <class Args>
+void launch(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, Stream stream, const Args& args) {
+  kernel<<<grid, block, shared_bytes, stream>>>(args);
+}
+
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP__)
+__device__ inline int warp_size() { return warpSize; }
+template <class T>
+__device__ T shuffle_xor(T value, int mask) { return __shfl_xor(value, mask); }
+template <class T>
+__device__ T shuffle(T value, int lane) { return __shfl(value, lane); }
+#else
+__device__ inline int warp_size() { return 32; }
+template <class T>
+__device__ T shuffle_xor(T value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
+template <class T>
+__device__ T shuffle(T value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
+#endif
+
+/// The dynamic shared memory of the block, 16-aligned.
+__device__ inline unsigned char* dynamic_shared() {
+  extern __shared__ __align__(16) unsigned char cairn_dynamic_shared[];
+  return cairn_dynamic_shared;
+}
+
+__device__ inline float bits_to_float(std::uint32_t bits) { return __uint_as_float(bits); }
+__device__ inline std::uint32_t float_to_bits(float value) { return __float_as_uint(value); }
+
+#endif
+
+}  // namespace cairn::gpu
