@@ -1,0 +1,223 @@
+// sdm on the cpu, in four stages: addresses of all tokens; private rows for the slots that will be written; their contents;
+// then the tokens in order, for each sequence, head and band of columns (columns do not meet in the update).
+//
+// Prefill and decode run the same update, so any split of a prefill keeps the bits. Nothing here is O(N).
+#include <algorithm>
+#include <cstring>
+
+#include "backends/cpu/item_runner.h"
+#include "backends/cpu/sdm_address_cpu.h"
+#include "backends/cpu/sdm_table_cpu.h"
+
+namespace cairn::cpu {
+namespace {
+
+/// Columns of a band: wide enough that looking up a token's rows costs little beside them.
+constexpr std::int32_t kBandColumns = 256;
+/// Rows filled by one task.
+constexpr std::int64_t kFillGrain = 32;
+
+struct SdmScratch {
+  std::int32_t *write_slots, *read_slots;  ///< [T, H, held]
+  float *write_weights, *read_weights;
+  SdmFreshRow* fresh;
+  std::int64_t* fresh_first;  ///< [B] a sequence's first place in `fresh`
+  std::int64_t* fresh_count;  ///< [B]
+};
+
+struct SdmPiece {
+  SdmAddressWork write_address, read_address;
+  float** write_rows;
+  const void** read_rows;
+  RowKind* read_kinds;
+  float* write_decays;
+  float* residual;  ///< [kBandColumns]
+};
+
+std::int32_t write_held(const SdmArgs& a) { return sdm_slots_held(a.side, a.write_count); }
+std::int32_t read_held(const SdmArgs& a) { return sdm_slots_held(a.side, a.read_count); }
+std::int64_t head_rows(const SdmArgs& a) { return static_cast<std::int64_t>(a.batch.token_count) * a.head_count; }
+
+/// Fresh rows that `token_count` tokens of `sequence_count` sequences can need.
+std::int64_t most_fresh_rows(const SdmArgs& a, std::int64_t token_count, std::int64_t sequence_count) {
+  return a.head_count * std::min(token_count * write_held(a), sequence_count * a.side * a.side);
+}
+
+SdmScratch carve(const SdmArgs& a, ScratchLayout& layout) {
+  SdmScratch s;
+  const std::size_t rows = head_rows(a), writes = rows * write_held(a), reads = rows * read_held(a);
+  s.write_slots = layout.take<std::int32_t>(writes);
+  s.read_slots = layout.take<std::int32_t>(reads);
+  s.write_weights = layout.take<float>(writes);
+  s.read_weights = layout.take<float>(reads);
+  s.fresh = layout.take<SdmFreshRow>(most_fresh_rows(a, a.batch.token_count, a.batch.sequence_count));
+  s.fresh_first = layout.take<std::int64_t>(a.batch.sequence_count);
+  s.fresh_count = layout.take<std::int64_t>(a.batch.sequence_count);
+  return s;
+}
+
+SdmPiece carve_piece(const SdmArgs& a, ScratchLayout& layout) {
+  SdmPiece p;
+  p.write_address = carve_sdm_address_work(a.side, a.write_count, layout);
+  p.read_address = carve_sdm_address_work(a.side, a.read_count, layout);
+  p.write_rows = layout.take<float*>(write_held(a));
+  p.read_rows = layout.take<const void*>(read_held(a));
+  p.read_kinds = layout.take<RowKind>(read_held(a));
+  p.write_decays = layout.take<float>(write_held(a));
+  p.residual = layout.take<float>(kBandColumns);
+  return p;
+}
+
+std::size_t piece_bytes(const SdmArgs& a) {
+  ScratchLayout layout(nullptr);
+  carve_piece(a, layout);
+  return layout.size_bytes();
+}
+
+std::int64_t bands(const SdmArgs& a) { return (a.value_dim + kBandColumns - 1) / kBandColumns; }
+std::int64_t update_items(const SdmArgs& a) { return a.batch.sequence_count * a.head_count * bands(a); }
+
+/// Addresses found by one task: fewer the longer one takes.
+std::int64_t address_grain(const SdmArgs& a) { return std::clamp(512 / (a.side + 4 * (a.write_count + a.read_count)), 1, 16); }
+std::int64_t address_items(const SdmArgs& a) { return (head_rows(a) + address_grain(a) - 1) / address_grain(a); }
+std::int64_t most_items(const SdmArgs& a) { return std::max(update_items(a), address_items(a)); }
+
+struct SdmRun {
+  const SdmArgs& a;
+  const RecurrentKernels& kernels;
+  SdmScratch scratch;
+};
+
+template <class T>
+void trace(std::int64_t head_row, std::int32_t held, const T* from, T* to) {
+  if (to) std::copy_n(from + head_row * held, held, to + head_row * held);
+}
+
+void find_addresses(const SdmRun& r, std::int64_t item, std::byte* memory) {
+  const SdmArgs& a = r.a;
+  ScratchLayout layout(memory);
+  const SdmPiece piece = carve_piece(a, layout);
+  const std::int32_t writes = write_held(a), reads = read_held(a);
+  const std::int64_t end = std::min((item + 1) * address_grain(a), head_rows(a));
+  for (std::int64_t i = item * address_grain(a); i < end; ++i) {
+    const std::int64_t t = i / a.head_count, h = i % a.head_count;
+    find_sdm_slots(r.kernels, {row(a.write_scores, t) + h * 2 * a.side, a.side, a.write_count, a.write_scale},
+                   piece.write_address, r.scratch.write_slots + i * writes, r.scratch.write_weights + i * writes);
+    find_sdm_slots(r.kernels, {row(a.read_scores, t) + h * 2 * a.side, a.side, a.read_count, a.read_scale},
+                   piece.read_address, r.scratch.read_slots + i * reads, r.scratch.read_weights + i * reads);
+    trace(i, writes, r.scratch.write_slots, a.trace_write_slots);
+    trace(i, writes, r.scratch.write_weights, a.trace_write_weights);
+    trace(i, reads, r.scratch.read_slots, a.trace_read_slots);
+    trace(i, reads, r.scratch.read_weights, a.trace_read_weights);
+  }
+}
+
+void take_rows(const SdmRun& r, std::int64_t b) {
+  const SdmArgs& a = r.a;
+  const std::int32_t begin = a.batch.offsets_host[b], count = a.batch.offsets_host[b + 1] - begin;
+  const std::int32_t* slots = r.scratch.write_slots + static_cast<std::int64_t>(begin) * a.head_count * write_held(a);
+  r.scratch.fresh_count[b] = count == 0 ? 0 : take_sdm_rows(a, a.tables[b], slots, count, r.scratch.fresh + r.scratch.fresh_first[b]);
+}
+
+void fill_rows(const SdmRun& r, std::int64_t b, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t i = begin; i < end; ++i) {
+    fill_sdm_row(r.kernels, r.a, r.a.tables[b], r.scratch.fresh[r.scratch.fresh_first[b] + i]);
+  }
+}
+
+/// Private rows for all slots that will be written. A decode step fills the few rows of a sequence where it takes them.
+void make_rows(const SdmRun& r, ThreadPool& pool) {
+  const Batch& batch = r.a.batch;
+  std::int64_t first = 0;
+  for (std::int32_t b = 0; b < batch.sequence_count; ++b) {
+    r.scratch.fresh_first[b] = first;
+    first += most_fresh_rows(r.a, batch.offsets_host[b + 1] - batch.offsets_host[b], 1);
+  }
+  const bool is_decode = r.a.phase == Phase::kDecode;
+  pool.parallel_for(batch.sequence_count, [&](std::int64_t b) {
+    take_rows(r, b);
+    if (is_decode) fill_rows(r, b, 0, r.scratch.fresh_count[b]);
+  });
+  for (std::int32_t b = 0; !is_decode && b < batch.sequence_count; ++b) {
+    pool.parallel_ranges(r.scratch.fresh_count[b], kFillGrain,
+                         [&](std::int64_t begin, std::int64_t end) { fill_rows(r, b, begin, end); });
+  }
+}
+
+void find_decays(const SdmRun& r, std::int64_t head_row, float* decays) {
+  const SdmArgs& a = r.a;
+  const std::int32_t writes = write_held(a);
+  if (!a.key_weighted_decay) {
+    r.kernels.exponentials(1, a.log_decay + head_row, decays);
+    std::fill_n(decays, writes, decays[0]);
+    return;
+  }
+  for (std::int32_t i = 0; i < writes; ++i) decays[i] = a.log_decay[head_row] * r.scratch.write_weights[head_row * writes + i];
+  r.kernels.exponentials(writes, decays, decays);
+}
+
+/// Token t of one head of sequence b, columns [first, first + count).
+void update_token(const SdmRun& r, const SdmPiece& piece, std::int32_t b, std::int64_t t, std::int32_t h, std::int32_t first,
+                  std::int32_t count) {
+  const SdmArgs& a = r.a;
+  const SdmTable& table = a.tables[b];
+  const std::int64_t head_row = t * a.head_count + h, head_slots = static_cast<std::int64_t>(h) * a.side * a.side;
+  const std::int32_t writes = write_held(a), reads = read_held(a);
+  for (std::int32_t i = 0; i < writes; ++i) {
+    const std::int32_t slot = r.scratch.write_slots[head_row * writes + i];
+    piece.write_rows[i] = sdm_row(a, table, table.row_of_slot[head_slots + slot]) + first;
+  }
+  for (std::int32_t i = 0; i < reads; ++i) {
+    const std::int64_t flat_slot = head_slots + r.scratch.read_slots[head_row * reads + i];
+    const SdmRowSource source = sdm_source(a, table, flat_slot, table.row_of_slot[flat_slot]);
+    const std::int64_t element_bytes = source.kind == RowKind::kF32 ? 4 : 2;
+    piece.read_rows[i] = source.row ? static_cast<const std::byte*>(source.row) + first * element_bytes : nullptr;
+    piece.read_kinds[i] = source.kind;
+  }
+  find_decays(r, head_row, piece.write_decays);
+  const std::int64_t column = static_cast<std::int64_t>(h) * a.value_dim + first;
+  r.kernels.sdm_rows({.columns = count, .write_count = writes, .read_count = reads, .slot_residual = a.slot_residual,
+                      .beta = a.beta[head_row], .write_rows = piece.write_rows,
+                      .write_weights = r.scratch.write_weights + head_row * writes, .write_decays = piece.write_decays,
+                      .read_rows = piece.read_rows, .read_kinds = piece.read_kinds,
+                      .read_weights = r.scratch.read_weights + head_row * reads, .value = row(a.v, t) + column,
+                      .residual = a.residual.data ? row(a.residual, t) + column : piece.residual,
+                      .out = row(a.out, t) + column});
+}
+
+void update_item(const SdmRun& r, std::int64_t item, std::byte* memory) {
+  const SdmArgs& a = r.a;
+  ScratchLayout layout(memory);
+  const SdmPiece piece = carve_piece(a, layout);
+  const auto first = static_cast<std::int32_t>(item % bands(a) * kBandColumns);
+  const auto h = static_cast<std::int32_t>(item / bands(a) % a.head_count), b = static_cast<std::int32_t>(item / bands(a) / a.head_count);
+  const std::int32_t count = std::min(kBandColumns, a.value_dim - first);
+  for (std::int32_t t = a.batch.offsets_host[b]; t < a.batch.offsets_host[b + 1]; ++t) {
+    update_token(r, piece, b, t, h, first, count);
+  }
+}
+
+std::size_t scratch_bytes(const SdmArgs& a) {
+  ScratchLayout layout(nullptr);
+  carve(a, layout);
+  return layout.size_bytes() + static_cast<std::size_t>(scratch_pieces(most_items(a))) * piece_bytes(a);
+}
+
+void run(BackendQueue* queue, const SdmArgs& a, void* memory) {
+  ThreadPool& pool = device_of(queue).pool;
+  ScratchLayout layout(memory);
+  const SdmRun r = {a, recurrent_kernels(device_of(queue).isa), carve(a, layout)};
+  std::byte* pieces = static_cast<std::byte*>(memory) + layout.size_bytes();
+  run_items(pool, address_items(a), pieces, piece_bytes(a), [&](std::int64_t item, std::byte* own) { find_addresses(r, item, own); });
+  make_rows(r, pool);
+  run_items(pool, update_items(a), pieces, piece_bytes(a), [&](std::int64_t item, std::byte* own) { update_item(r, item, own); });
+}
+
+}  // namespace
+
+void override_sdm(OpTable& table) {
+  table.sdm.scratch_bytes = scratch_bytes;
+  table.sdm.run = run;
+}
+
+}  // namespace cairn::cpu
