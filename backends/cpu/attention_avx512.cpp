@@ -1,0 +1,2 @@
+#define CAIRN_ISA avx512
+#include "backends/cpu/attention_kernels.inc.h"

@@ -1,0 +1,2 @@
+#define CAIRN_ISA baseline
+#include "backends/cpu/attention_kernels.inc.h"
