@@ -1,6 +1,7 @@
 #include "tests/backends/op_case.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace cairn::test {
 
@@ -78,8 +79,8 @@ CallIo::CallIo(OpRig& rig, const Call& call) : rig_(rig), call_(call), mark_(rig
 }
 
 std::vector<float> CallIo::gather(const TokenField& field, std::int64_t stride) const {
-  std::vector<float> rows(static_cast<std::size_t>(token_count()) * stride);
-  std::memset(static_cast<void*>(rows.data()), 0xFF, rows.size() * sizeof(float));
+  std::vector<float> rows(static_cast<std::size_t>(token_count()) * stride,
+                          std::bit_cast<float>(0xFFFFFFFFU));  // NaN between rows
   auto to = rows.begin();
   for (const Piece& piece : call_) {
     const auto from =

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "backends/reference/reference_backend.h"
 #include "tests/backends/op_cases.h"
@@ -75,10 +76,10 @@ void check_same_bits(const Outcome& got, const Outcome& want) {
                                    [&](const Outcome::Output& other) { return other.name == output.name; });
     if (same == got.outputs.end()) continue;
     CAPTURE(output.name);
-    const bool same_size = same->values.size() == output.values.size();
-    CHECK(same_size);
-    if (same_size)
-      CHECK(std::memcmp(same->values.data(), output.values.data(), output.values.size() * sizeof(float)) == 0);
+    const auto same_bits = [](float a, float b) {
+      return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
+    };
+    CHECK(std::equal(same->values.begin(), same->values.end(), output.values.begin(), output.values.end(), same_bits));
   }
 }
 
