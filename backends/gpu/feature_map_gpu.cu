@@ -1,0 +1,77 @@
+// feature_map: a block owns one head of one token.  decay_gate: a thread owns one gate.
+#include "backends/gpu/gpu_launch.h"
+#include "backends/gpu/kernels/any_element.cuh"
+
+namespace cairn::gpu {
+namespace {
+
+__device__ inline float map_element(FeatureMap map, float x) {
+  switch (map) {
+    case FeatureMap::kSilu: return silu(x);
+    case FeatureMap::kRelu: return fmaxf(x, 0.0f);
+    case FeatureMap::kEluPlusOne: return x > 0 ? x + 1 : expf(x);
+    case FeatureMap::kSigmoid: return sigmoid(x);
+    default: return x;
+  }
+}
+
+__global__ void feature_map_kernel(FeatureMapArgs args) {
+  __shared__ float partial[32];
+  const std::int64_t t = blockIdx.x / static_cast<unsigned>(args.head_count);
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x % static_cast<unsigned>(args.head_count)) * args.dim;
+  const int step = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  const auto x = [&](int i) { return load(args.in, args.dtype, t, first + i) * args.scale; };
+  float shift = 0, factor = args.out_scale;
+  if (args.map == FeatureMap::kSoftmax) {
+    float largest = -INFINITY;
+    for (int i = thread; i < args.dim; i += step) largest = fmaxf(largest, x(i));
+    shift = block_max(largest, partial);
+  }
+  if (args.map >= FeatureMap::kSoftmax) {
+    float sum = 0;
+    for (int i = thread; i < args.dim; i += step) {
+      const float value = x(i);
+      sum += args.map == FeatureMap::kSoftmax ? expf(value - shift) : args.map == FeatureMap::kL2 ? value * value : value;
+    }
+    sum = block_sum(sum, partial);
+    factor *= args.map == FeatureMap::kL2 ? 1 / sqrtf(sum + 1e-6f) : 1 / sum;
+  }
+  for (int i = thread; i < args.dim; i += step) {
+    const float value = args.map == FeatureMap::kSoftmax ? expf(x(i) - shift) : map_element(args.map, x(i));
+    store(args.out, args.out_dtype, t, first + i, value * factor);
+  }
+}
+
+__global__ void decay_gate_kernel(DecayGateArgs args) {
+  const int width = args.head_count * args.rows;
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= static_cast<std::int64_t>(args.token_count) * width) return;
+  const std::int64_t t = i / width;
+  const int column = static_cast<int>(i % width);
+  const float x = load(args.in, args.dtype, t, column) + (args.bias ? args.bias[column] : 0.0f);
+  if (args.kind == DecayKind::kLogSigmoid) {
+    args.out[i] = -softplus(-x) / args.parameter;
+    return;
+  }
+  const float rate = expf(args.a_log[column / args.rows]);
+  args.out[i] = args.kind == DecayKind::kSoftplus ? -rate * softplus(x) : args.parameter * sigmoid(rate * x);
+}
+
+const char* feature_map_reason(const FeatureMapArgs& args) {
+  return first_reason({require_activations("feature_map", args.dtype), require_activations("feature_map", args.out_dtype)});
+}
+void run_feature_map(BackendQueue* queue, const FeatureMapArgs& args, void*) {
+  launch_rows(Launcher(queue, "feature_map"), feature_map_kernel, std::int64_t{args.token_count} * args.head_count, args.dim, args);
+}
+void run_decay_gate(BackendQueue* queue, const DecayGateArgs& args, void*) {
+  launch_elements(Launcher(queue, "decay_gate"), decay_gate_kernel, std::int64_t{args.token_count} * args.head_count * args.rows, args);
+}
+
+}  // namespace
+
+void add_feature_map(OpTable& ops) {
+  ops.feature_map = {feature_map_reason, no_scratch<FeatureMapArgs>, run_feature_map};
+  ops.decay_gate = {[](const DecayGateArgs& args) { return require_activations("decay_gate", args.dtype); }, no_scratch<DecayGateArgs>, run_decay_gate};
+}
+
+}  // namespace cairn::gpu
