@@ -26,6 +26,8 @@ constexpr std::int32_t kLinearBlockOutputs = 128;  ///< of one piece, at most
 
 struct LinearKernels {
   void (*run)(const LinearPiece&);
+  /// Row `out` of the weight as f32, scales applied: to [in_dim].
+  void (*widen_row)(const LinearWeight&, std::int32_t out, float* to);
   int rows_at_once;  ///< one register tile: up to so many rows cost little more than one
 };
 

@@ -202,21 +202,35 @@ void multiply(const LinearPiece& p, const Weight& weight) {
   }
 }
 
-void run_piece(const LinearPiece& p) {
-  const LinearWeight& w = *p.weight;
+/// f(reader of the weight's storage).
+template <class F>
+void with_weight(const LinearWeight& w, const F& f) {
   const std::int64_t stride = w.in_dim;
   switch (w.dtype) {
-    case DType::kF32: return multiply(p, F32Weight{static_cast<const float*>(w.data), stride});
-    case DType::kBF16: return multiply(p, NarrowWeight<BF16>{static_cast<const std::uint16_t*>(w.data), stride});
-    case DType::kF16: return multiply(p, NarrowWeight<F16>{static_cast<const std::uint16_t*>(w.data), stride});
-    case DType::kI8: return multiply(p, NarrowWeight<I8>{static_cast<const std::int8_t*>(w.data), stride});
-    case DType::kI4: return multiply(p, I4Weight{static_cast<const std::uint8_t*>(w.data), w.scales, stride, w.group_size});
+    case DType::kF32: return f(F32Weight{static_cast<const float*>(w.data), stride});
+    case DType::kBF16: return f(NarrowWeight<BF16>{static_cast<const std::uint16_t*>(w.data), stride});
+    case DType::kF16: return f(NarrowWeight<F16>{static_cast<const std::uint16_t*>(w.data), stride});
+    case DType::kI8: return f(NarrowWeight<I8>{static_cast<const std::int8_t*>(w.data), stride});
+    case DType::kI4: return f(I4Weight{static_cast<const std::uint8_t*>(w.data), w.scales, stride, w.group_size});
     default: return;  // refused by unsupported_reason
   }
 }
 
+void run_piece(const LinearPiece& p) {
+  with_weight(*p.weight, [&](const auto& weight) { multiply(p, weight); });
+}
+
+void widen_row(const LinearWeight& w, std::int32_t out, float* to) {
+  const Lanes scale = broadcast(w.dtype == DType::kI8 ? w.scales[out] : 1.0f);
+  with_weight(w, [&](const auto& weight) {
+    std::int32_t k = 0;
+    for (; k + kLanes <= w.in_dim; k += kLanes) store(to + k, weight.at(out, k) * scale);
+    if (k < w.in_dim) store_first(to + k, w.in_dim - k, weight.first(out, k, w.in_dim - k) * scale);
+  });
+}
+
 }  // namespace
 
-const LinearKernels kLinearKernels = {run_piece, kTileRows};
+const LinearKernels kLinearKernels = {run_piece, widen_row, kTileRows};
 
 }  // namespace cairn::cpu::CAIRN_ISA
