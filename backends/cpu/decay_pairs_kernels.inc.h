@@ -21,10 +21,11 @@ void decay_triangle(const DecayTriangle& t) {
       const Lanes column = counted_lanes(j);
       const Lanes difference = (high - load(t.high + j)) + (low - load(t.low + j));
       const Lanes decay = exp(min(difference, zero));
-      const Lanes solve = load(t.kk + place) * decay, attend = load(t.qk + place) * decay * scale;
-      const Lanes weighted = t.beta ? solve * load(t.beta + j) : solve;
-      store(t.solve + place, select_less(column, row, zero - weighted, zero));
-      store(t.attend + place, select_less(row, column, zero, attend));
+      if (t.kk) {
+        const Lanes pair = load(t.kk + place) * decay, weighted = t.beta ? pair * load(t.beta + j) : pair;
+        store(t.solve + place, select_less(column, row, zero - weighted, zero));
+      }
+      if (t.qk) store(t.attend + place, select_less(row, column, zero, load(t.qk + place) * decay * scale));
     }
   }
 }

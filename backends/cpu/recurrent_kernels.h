@@ -36,8 +36,8 @@ struct DecayTriangle {
   const float* low;
   const float* beta;  ///< null: 1
   float scale;
-  const float* kk;
-  const float* qk;
+  const float* kk;  ///< null: no `solve`
+  const float* qk;  ///< null: no `attend`
   float* solve;
   float* attend;
 };
