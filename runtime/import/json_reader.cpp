@@ -10,6 +10,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kMaxDepth = 32;
+constexpr std::size_t kMaxTokenBytes = std::size_t{1} << 20;
 
 const Json& empty_object() {
   static const Json instance = Json::object();
@@ -44,6 +45,25 @@ Result<Json> parse_json(const std::string& text, const std::string& label) {
   if (!watch.problem.empty()) return Status::format_error("%s: %s", label.c_str(), watch.problem.c_str());
   if (json.is_discarded()) return Status::format_error("%s: not valid JSON", label.c_str());
   return json;
+}
+
+Status check_token_lengths(const char* text, std::size_t size_bytes, const std::string& label) {
+  std::size_t begin = 0;  // of what is between two marks
+  bool is_string = false;
+  for (std::size_t i = 0; i < size_bytes; ++i) {
+    const char c = text[i];
+    if (i - begin > kMaxTokenBytes) return Status::format_error("%s: byte %zu: a token of more than 1 MiB", label.c_str(), begin);
+    if (is_string && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      is_string = !is_string;
+      begin = i;
+    } else if (!is_string && (c == ',' || c == ':' || c == '{' || c == '}' || c == '[' || c == ']')) {
+      begin = i;
+    }
+  }
+  if (size_bytes - begin > kMaxTokenBytes) return Status::format_error("%s: byte %zu: a token of more than 1 MiB", label.c_str(), begin);
+  return {};
 }
 
 ConfigReader::ConfigReader(const Json& object, std::string where)

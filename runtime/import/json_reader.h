@@ -15,6 +15,9 @@ namespace cairn {
 /// Strict: duplicate keys, more than 32 levels, trailing text and invalid UTF-8 are FORMAT errors. `label` names the file.
 Result<nlohmann::json> parse_json(const std::string& text, const std::string& label);
 
+/// FORMAT: a string, number or blank of more than 1 MiB, which a parser would copy. For texts of many megabytes.
+Status check_token_lengths(const char* text, std::size_t size_bytes, const std::string& label);
+
 /// Reads the fields of one object. The first error sticks; values after it are defaults. finish() refuses fields that
 /// nobody asked for, by name.
 class ConfigReader {

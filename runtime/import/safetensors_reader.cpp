@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 
+#include "runtime/import/json_reader.h"
 #include "runtime/support/checked_math.h"
 #include "runtime/support/file.h"
 
@@ -276,6 +277,7 @@ Result<SafetensorsMap> read_shards(const std::string& folder, const std::string&
                                    const SafetensorsLimits& limits) {
   const std::string label = "model.safetensors.index.json";
   CAIRN_TRY_ASSIGN(const std::string text, read_text_file(index_path, kMaxIndexBytes));
+  CAIRN_TRY(check_token_lengths(text.data(), text.size(), label));
   IndexEvents events(label, limits.max_tensors);
   const bool parsed = Json::sax_parse(text, &events);
   CAIRN_TRY(events.status());
@@ -330,6 +332,7 @@ Result<SafetensorsMap> read_safetensors(std::shared_ptr<const ByteSource> source
   if (!memory) return Status::error(CAIRN_STATUS_INTERNAL, "safetensors are read from memory only");
   const char* header = reinterpret_cast<const char*>(memory) + prefix.size();
   if (header_bytes == 0 || header[0] != '{') return Status::format_error("%s: its header does not begin with '{'", label.c_str());
+  CAIRN_TRY(check_token_lengths(header, header_bytes, label));
   HeaderEvents events(label, limits.max_tensors);
   const bool parsed = Json::sax_parse(header, header + header_bytes, &events);
   CAIRN_TRY(events.status());

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <sys/stat.h>
+
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -8,6 +10,7 @@
 #include "runtime/model/cairn_file_writer.h"
 #include "runtime/model/model_fingerprint.h"
 #include "runtime/model/pack.h"
+#include "runtime/support/allocator.h"
 #include "tests/runtime/file_fixture.h"
 #include "tests/support/model_builder.h"
 
@@ -191,6 +194,47 @@ TEST_CASE("damage in the payload is found by full verification, and only by it")
   CHECK(full.status().code() == CAIRN_STATUS_CHECKSUM);
   CHECK(full.status().message().find("section '") != std::string::npos);
   CHECK(read_cairn_memory(bytes.data(), bytes.size(), structure).ok());
+}
+
+TEST_CASE("paths that hold no model are refused with the path and the reason (cases 16-20)") {
+  const TemporaryFolder folder;
+  mkfifo((folder / "fifo").c_str(), 0600);
+  std::filesystem::create_symlink("loop", folder / "loop");
+  put_file(folder / "empty", "");
+  const auto refused = [](const std::string& path) {
+    const Status status = read_cairn_file(path).status();
+    CHECK(status.message().find(path.substr(0, 60)) != std::string::npos);
+    return status.code();
+  };
+  CHECK(refused(folder / "absent") == CAIRN_STATUS_NOT_FOUND);
+  CHECK(refused(folder.path()) == CAIRN_STATUS_IO);
+  CHECK(refused(folder / "fifo") == CAIRN_STATUS_IO);
+  CHECK(refused(folder / "loop") == CAIRN_STATUS_IO);
+  CHECK(refused("/dev/zero") == CAIRN_STATUS_IO);
+  CHECK(refused(folder / "empty") == CAIRN_STATUS_FORMAT);
+  CHECK(read_cairn_file(std::string(5000, 'p')).status().code() == CAIRN_STATUS_INVALID_ARGUMENT);
+}
+
+TEST_CASE("a fault in any call of loading is an error, and nothing is kept") {
+  const TemporaryFolder folder;
+  REQUIRE(write_cairn_file(*every_mechanism_model(4), folder / "m.cairn", AtomicFile::Verify::kNever).ok());
+  for (const bool makes_short : {false, true}) {
+    for (int fail_at = 0; fail_at < 100; ++fail_at) {
+      CAPTURE(fail_at);
+      const std::uint64_t live = allocator_counters().live_bytes;
+      FaultyIo io;
+      io.fail_at = fail_at;
+      io.makes_short = makes_short;
+      const Status status = read_cairn_file(folder / "m.cairn", {.no_mmap = true}).status();
+      CHECK(allocator_counters().live_bytes == live);
+      if (io.failed_call.empty()) break;
+      if (makes_short || io.failed_call == "close") {
+        CHECK_MESSAGE(status.ok(), status.message());
+      } else {
+        CHECK(status.code() == CAIRN_STATUS_IO);
+      }
+    }
+  }
 }
 
 TEST_CASE("packing keeps, widens, narrows and quantises as documented") {
