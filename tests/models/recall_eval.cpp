@@ -49,7 +49,8 @@ std::map<std::string, bool> read_results(const std::string& path) {
   if (path.empty()) return exact;
   std::ifstream file(path);
   if (!file) throw std::runtime_error("cannot read " + path);
-  for (const auto& score : nlohmann::json::parse(file).at("prompts.jsonl:scores")) {
+  const auto results = nlohmann::json::parse(file);
+  for (const auto& score : results.at("prompts.jsonl:scores")) {
     exact[score.at("id")] = score.at("exact").get<bool>();
   }
   return exact;

@@ -185,6 +185,12 @@ def check_readmes():
             for room in sorted(needed) if not (ROOT / room / "README.md").is_file()]
 
 
+def check_readme_sample():
+    """The program in the README is the one that is compiled and run."""
+    program = text_of("samples/hello.c").split("\n", 1)[1].rstrip("\n")
+    return [] if program in text_of("README.md") else ["README.md does not hold samples/hello.c as it is"]
+
+
 def declared_functions():
     names = set()
     for header in (ROOT / "include/cairn").rglob("*.h"):
