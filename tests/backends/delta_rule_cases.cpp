@@ -52,7 +52,7 @@ const Op<DeltaRuleArgs>& op_of(const OpTable& ops, Rule rule) {
 DeltaRuleArgs bind(OpRig& rig, CallIo& io, const DeltaInputs& in, const DeviceStates& states, Phase phase) {
   const DeltaSpec& s = in.spec;
   DeltaRuleArgs a{};
-  a.dtype = DType::kF32;
+  a.dtype = rig.dtype();
   a.phase = phase;
   a.batch = io.batch();
   a.key_heads = s.HK, a.value_heads = s.HV, a.key_dim = s.K, a.value_dim = s.V;

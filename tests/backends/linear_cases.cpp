@@ -15,6 +15,7 @@ struct LinearSpec {
   bool has_bias = false, accumulate = false;
   std::int32_t group_size = 32;
   Lengths lengths = {1, 63, 0, 65};
+  bool f32_out = false;  ///< whatever the activations are
 };
 
 OpCase linear_case(const LinearSpec& spec) {
@@ -30,8 +31,18 @@ OpCase linear_case(const LinearSpec& spec) {
              rig.pack(&w);
              for (const Call& call : schedule) {
                CallIo io(rig, call);
-               LinearArgs args{DType::kF32, DType::kF32, phase, spec.accumulate, io.token_count(), &w, io.in(*x), {}};
-               args.out = spec.accumulate ? io.in_place(*y, out) : io.out(out);
+               LinearArgs args{rig.dtype(),
+                               spec.f32_out ? DType::kF32 : rig.dtype(),
+                               phase,
+                               spec.accumulate,
+                               io.token_count(),
+                               &w,
+                               io.in(*x),
+                               {}};
+               if (spec.f32_out)
+                 args.out = {io.packed_out(out), spec.out_dim};
+               else
+                 args.out = spec.accumulate ? io.in_place(*y, out) : io.out(out);
                if (!run_call(rig, io, rig.ops().linear, args, &outcome)) break;
              }
              if (outcome.trouble.empty()) add_output(&outcome, out);
@@ -102,7 +113,8 @@ std::vector<OpCase> linear_cases() {
                                {"i4, groups of 32", 33, 96, DType::kI4, true},
                                {"i4, groups of 64, accumulate", 48, 128, DType::kI4, false, true, 64},
                                {"bf16, T 500", 130, 192, DType::kBF16, false, false, 32, {500}},
-                               {"f32, wide", 300, 520, DType::kF32, false, false, 32, {3, 70}}}) {
+                               {"f32, wide", 300, 520, DType::kF32, false, false, 32, {3, 70}},
+                               {"bf16, output in f32", 24, 64, DType::kBF16, false, false, 32, {1, 70}, true}}) {
     cases.push_back(linear_case(spec));
   }
   return cases;

@@ -49,7 +49,7 @@ OpCase moe_case(const MoeSpec& s) {
              }
              for (const Call& call : schedule) {
                CallIo io(rig, call);
-               const MoeArgs args{DType::kF32,
+               const MoeArgs args{rig.dtype(),
                                   phase,
                                   s.router,
                                   s.renormalize,

@@ -93,28 +93,28 @@ std::vector<float> CallIo::gather(const TokenField& field, std::int64_t stride) 
 
 ConstRows CallIo::in(const TokenField& field) {
   const std::int64_t stride = field.width + 3;
-  return {rig_.upload(gather(field, stride)), stride};
+  return {rig_.upload_activations(gather(field, stride)), stride};
 }
 
 float* CallIo::packed(const TokenField& field) { return rig_.upload(gather(field, field.width)); }
 
 Rows CallIo::out(TokenOutput& output) {
   const std::int64_t stride = output.field.width + 5;
-  float* data = rig_.poisoned(static_cast<std::size_t>(token_count()) * stride);
-  pending_.push_back({&output, data, stride});
+  void* data = rig_.poisoned_activations(static_cast<std::size_t>(token_count()) * stride);
+  pending_.push_back({&output, data, stride, true});
   return {data, stride};
 }
 
 float* CallIo::packed_out(TokenOutput& output) {
   float* data = rig_.poisoned(static_cast<std::size_t>(token_count()) * output.field.width);
-  pending_.push_back({&output, data, output.field.width});
+  pending_.push_back({&output, data, output.field.width, false});
   return data;
 }
 
 Rows CallIo::in_place(const TokenField& field, TokenOutput& output) {
   const std::int64_t stride = field.width + 5;
-  float* data = rig_.upload(gather(field, stride));
-  pending_.push_back({&output, data, stride});
+  void* data = rig_.upload_activations(gather(field, stride));
+  pending_.push_back({&output, data, stride, true});
   return {data, stride};
 }
 
@@ -128,8 +128,10 @@ bool CallIo::collect() {
   bool clean = true;
   for (const Pending& pending : pending_) {
     TokenField& field = pending.output->field;
-    const std::vector<float> rows =
-        rig_.download(pending.data, static_cast<std::size_t>(token_count()) * pending.stride);
+    const std::size_t count = static_cast<std::size_t>(token_count()) * pending.stride;
+    const std::vector<float> rows = pending.is_activation
+                                        ? rig_.download_activations(pending.data, count)
+                                        : rig_.download(static_cast<const float*>(pending.data), count);
     auto from = rows.begin();
     for (const Piece& piece : call_) {
       for (std::int32_t t = 0; t < piece.count; ++t, from += pending.stride) {
@@ -137,9 +139,7 @@ bool CallIo::collect() {
             from, field.width,
             field.of_sequence[piece.sequence].begin() + static_cast<std::ptrdiff_t>(piece.first + t) * field.width);
         for (std::int64_t i = field.width; i < pending.stride; ++i) {
-          std::uint32_t bits;
-          std::memcpy(&bits, &from[i], sizeof bits);
-          clean = clean && bits == 0xFFFFFFFF;
+          clean = clean && std::bit_cast<std::uint32_t>(from[i]) == 0xFFFFFFFFU;
         }
       }
     }

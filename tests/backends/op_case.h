@@ -89,8 +89,9 @@ class CallIo {
  private:
   struct Pending {
     TokenOutput* output;
-    float* data;
+    const void* data;
     std::int64_t stride;
+    bool is_activation;  ///< of the rig's dtype; else f32
   };
   std::vector<float> gather(const TokenField& field, std::int64_t stride) const;
 

@@ -32,16 +32,35 @@ const std::vector<NamedOp>& every_op() {
   return ops;
 }
 
-std::vector<const Backend*> every_backend() {
-  std::vector<const Backend*> backends = {reference::reference_backend()};
-  std::string reason;
-  for (const std::string& name : tested_backends()) backends.push_back(find_backend(name, &reason));
-  return backends;
+/// A backend and the element type of its activations.
+struct Subject {
+  const Backend* backend;
+  DType dtype;
+};
+
+/// The reference, and every tested backend in f32 and in its own type.
+std::vector<Subject> every_subject() {
+  std::vector<Subject> subjects = {{reference::reference_backend(), DType::kF32}};
+  for (const std::string& name : tested_backends()) {
+    std::string reason;
+    const Backend* backend = find_backend(name, &reason);
+    INFO(name << ": " << reason);
+    REQUIRE(backend != nullptr);
+    subjects.push_back({backend, DType::kF32});
+    if (backend->activation_dtype != DType::kF32) subjects.push_back({backend, backend->activation_dtype});
+  }
+  return subjects;
 }
 
-Outcome read(const Backend& backend, const OpCase& c, const Schedule& schedule, Phase phase, std::int32_t threads = 0) {
-  OpRig rig(backend, threads);
+Outcome read(const Subject& subject, const OpCase& c, const Schedule& schedule, Phase phase, std::int32_t threads = 0) {
+  OpRig rig(*subject.backend, threads, subject.dtype);
   return c.read(rig, schedule, phase);
+}
+
+/// What the subject's prefill is held to, on the inputs that it sees.
+Outcome read_reference(const Subject& subject, const OpCase& c) {
+  OpRig rig(*reference::reference_backend(), 0, DType::kF32, subject.dtype == DType::kBF16);
+  return c.read(rig, all_at_once(c.lengths), Phase::kPrefill);
 }
 
 /// max|got - want| / max|want|, or what is wrong.
@@ -83,17 +102,18 @@ void check_same_bits(const Outcome& got, const Outcome& want) {
   }
 }
 
-double tolerance_of(const NamedOp& op, const OpCase& c) {
-  return c.tolerance >= 0 ? c.tolerance : op_tolerance(op.name);
+double tolerance_of(const Subject& subject, const NamedOp& op, const OpCase& c) {
+  const double f32 = c.tolerance >= 0 ? c.tolerance : op_tolerance(op.name);
+  return subject.dtype == DType::kBF16 ? std::max(f32, op_tolerance_bf16(op.name)) : f32;
 }
 
 template <class Check>
-void for_every_case(const std::vector<const Backend*>& backends, Check check) {
-  for (const Backend* backend : backends) {
+void for_every_case(Check check) {
+  for (const Subject& subject : every_subject()) {
     for (const NamedOp& op : every_op()) {
       for (const OpCase& c : op.cases) {
-        INFO(backend->name << ": " << op.name << ": " << c.name);
-        check(*backend, op, c);
+        INFO(subject.backend->name << " " << dtype_name(subject.dtype) << ": " << op.name << ": " << c.name);
+        check(subject, op, c);
       }
     }
   }
@@ -107,73 +127,73 @@ TEST_CASE("every operator has cases") {
 }
 
 TEST_CASE("every backend's prefill equals the reference") {
-  for_every_case(every_backend(), [](const Backend& backend, const NamedOp& op, const OpCase& c) {
+  for_every_case([](const Subject& subject, const NamedOp& op, const OpCase& c) {
     const Schedule whole = all_at_once(c.lengths);
 
-    const Outcome got = read(backend, c, whole, Phase::kPrefill);
+    const Outcome got = read(subject, c, whole, Phase::kPrefill);
 
-    check_close(got, read(*reference::reference_backend(), c, whole, Phase::kPrefill), tolerance_of(op, c));
+    check_close(got, read_reference(subject, c), tolerance_of(subject, op, c));
   });
 }
 
 TEST_CASE("every backend's decode, token by token, equals the reference's prefill") {
-  for_every_case(every_backend(), [](const Backend& backend, const NamedOp& op, const OpCase& c) {
+  for_every_case([](const Subject& subject, const NamedOp& op, const OpCase& c) {
     if (!c.has_decode) return;
 
-    const Outcome got = read(backend, c, token_by_token(c.lengths), Phase::kDecode);
+    const Outcome got = read(subject, c, token_by_token(c.lengths), Phase::kDecode);
 
-    Outcome want = read(*reference::reference_backend(), c, all_at_once(c.lengths), Phase::kPrefill);
+    Outcome want = read_reference(subject, c);
     std::erase_if(want.outputs, [](const Outcome::Output& output) { return output.name.starts_with("checkpoints"); });
-    check_close(got, want, tolerance_of(op, c));
+    check_close(got, want, tolerance_of(subject, op, c));
   });
 }
 
 TEST_CASE("a batch gives each sequence the bits that it has alone, in any slot") {
-  for_every_case(every_backend(), [](const Backend& backend, const NamedOp&, const OpCase& c) {
-    const Outcome batch = read(backend, c, all_at_once(c.lengths), Phase::kPrefill);
+  for_every_case([](const Subject& subject, const NamedOp&, const OpCase& c) {
+    const Outcome batch = read(subject, c, all_at_once(c.lengths), Phase::kPrefill);
 
-    check_same_bits(read(backend, c, one_by_one(c.lengths), Phase::kPrefill), batch);
-    check_same_bits(read(backend, c, reversed(c.lengths), Phase::kPrefill), batch);
+    check_same_bits(read(subject, c, one_by_one(c.lengths), Phase::kPrefill), batch);
+    check_same_bits(read(subject, c, reversed(c.lengths), Phase::kPrefill), batch);
   });
 }
 
 TEST_CASE("a decode in a batch gives the bits of a decode alone") {
-  for_every_case(every_backend(), [](const Backend& backend, const NamedOp&, const OpCase& c) {
+  for_every_case([](const Subject& subject, const NamedOp&, const OpCase& c) {
     if (!c.has_decode || c.lengths.size() == 1) return;
 
-    const Outcome batch = read(backend, c, token_by_token(c.lengths), Phase::kDecode);
+    const Outcome batch = read(subject, c, token_by_token(c.lengths), Phase::kDecode);
 
-    check_same_bits(read(backend, c, token_by_token_alone(c.lengths), Phase::kDecode), batch);
+    check_same_bits(read(subject, c, token_by_token_alone(c.lengths), Phase::kDecode), batch);
   });
 }
 
 TEST_CASE("a prefill split where it may be split gives the bits of the unsplit one") {
-  for_every_case(every_backend(), [](const Backend& backend, const NamedOp&, const OpCase& c) {
+  for_every_case([](const Subject& subject, const NamedOp&, const OpCase& c) {
     if (c.split_multiple == 0) return;
 
-    const Outcome whole = read(backend, c, all_at_once(c.lengths), Phase::kPrefill);
+    const Outcome whole = read(subject, c, all_at_once(c.lengths), Phase::kPrefill);
 
-    check_same_bits(read(backend, c, split_at(c.lengths, 64), Phase::kPrefill), whole);
-    check_same_bits(read(backend, c, split_at(c.lengths, 128), Phase::kPrefill), whole);
-    if (c.split_multiple == 1) check_same_bits(read(backend, c, split_at(c.lengths, 7), Phase::kPrefill), whole);
+    check_same_bits(read(subject, c, split_at(c.lengths, 64), Phase::kPrefill), whole);
+    check_same_bits(read(subject, c, split_at(c.lengths, 128), Phase::kPrefill), whole);
+    if (c.split_multiple == 1) check_same_bits(read(subject, c, split_at(c.lengths, 7), Phase::kPrefill), whole);
   });
 }
 
 TEST_CASE("the number of threads does not change bits") {
-  for_every_case(every_backend(), [](const Backend& backend, const NamedOp&, const OpCase& c) {
+  for_every_case([](const Subject& subject, const NamedOp&, const OpCase& c) {
     const Schedule whole = all_at_once(c.lengths);
 
-    const Outcome one = read(backend, c, whole, Phase::kPrefill, 1);
+    const Outcome one = read(subject, c, whole, Phase::kPrefill, 1);
 
-    check_same_bits(read(backend, c, whole, Phase::kPrefill, 3), one);
+    check_same_bits(read(subject, c, whole, Phase::kPrefill, 3), one);
   });
 }
 
 TEST_CASE("the same inputs give the same bits twice") {
-  for_every_case(every_backend(), [](const Backend& backend, const NamedOp&, const OpCase& c) {
+  for_every_case([](const Subject& subject, const NamedOp&, const OpCase& c) {
     const Schedule whole = all_at_once(c.lengths);
 
-    check_same_bits(read(backend, c, whole, Phase::kPrefill), read(backend, c, whole, Phase::kPrefill));
+    check_same_bits(read(subject, c, whole, Phase::kPrefill), read(subject, c, whole, Phase::kPrefill));
   });
 }
 

@@ -56,7 +56,7 @@ OpCase embed_case(const char* name, DType table_dtype, std::int32_t dim) {
       CallIo io(rig, call);
       const void* table =
           table_dtype == DType::kF32 ? static_cast<const void*>(rig.upload(*table32)) : rig.upload(*table16);
-      const EmbedArgs args{DType::kF32, io.token_count(), dim,        rig.upload(row_numbers(io, call, kVocab)),
+      const EmbedArgs args{rig.dtype(), io.token_count(), dim,        rig.upload(row_numbers(io, call, kVocab)),
                            table,       table_dtype,      io.out(out)};
       if (!run_call(rig, io, rig.ops().embed, args, &outcome)) return outcome;
     }
@@ -72,7 +72,7 @@ OpCase add_case(const char* name, std::int32_t dim, bool has_first, bool has_sca
   auto scale = std::make_shared<TokenField>(normal_field(random, kLengths, 1));
   return row_case(name, [=](OpRig& rig, const Schedule& schedule, Phase) {
     return read_rows(rig, schedule, {"out", kLengths, dim}, [&](CallIo& io, TokenOutput& out, Outcome* outcome) {
-      AddArgs args{DType::kF32, io.token_count(), dim, nullptr, {}, io.in(*b), {}};
+      AddArgs args{rig.dtype(), io.token_count(), dim, nullptr, {}, io.in(*b), {}};
       if (has_scale) args.scale = io.packed(*scale);
       args.out = in_place ? io.in_place(*a, out) : io.out(out);
       if (has_first) args.a = in_place ? ConstRows(args.out) : io.in(*a);
@@ -87,7 +87,7 @@ OpCase gate_case(const char* name, GateKind kind, std::int32_t dim, bool in_plac
        z = std::make_shared<TokenField>(normal_field(random, kLengths, dim, 4));
   return row_case(name, [=](OpRig& rig, const Schedule& schedule, Phase) {
     return read_rows(rig, schedule, {"out", kLengths, dim}, [&](CallIo& io, TokenOutput& out, Outcome* outcome) {
-      GateArgs args{DType::kF32, kind, io.token_count(), dim, {}, io.in(*z), {}};
+      GateArgs args{rig.dtype(), kind, io.token_count(), dim, {}, io.in(*z), {}};
       args.out = in_place ? io.in_place(*x, out) : io.out(out);
       args.x = in_place ? ConstRows(args.out) : io.in(*x);
       return run_call(rig, io, rig.ops().gate, args, outcome);
@@ -101,7 +101,7 @@ OpCase swiglu_case(const char* name, std::int32_t dim, bool in_place) {
        up = std::make_shared<TokenField>(normal_field(random, kLengths, dim));
   return row_case(name, [=](OpRig& rig, const Schedule& schedule, Phase) {
     return read_rows(rig, schedule, {"out", kLengths, dim}, [&](CallIo& io, TokenOutput& out, Outcome* outcome) {
-      SwigluArgs args{DType::kF32, io.token_count(), dim, {}, io.in(*up), {}};
+      SwigluArgs args{rig.dtype(), io.token_count(), dim, {}, io.in(*up), {}};
       args.out = in_place ? io.in_place(*gate, out) : io.out(out);
       args.gate = in_place ? ConstRows(args.out) : io.in(*gate);
       return run_call(rig, io, rig.ops().swiglu, args, outcome);
@@ -117,7 +117,7 @@ OpCase cross_layer_case(const char* name, std::int32_t head_stride, std::int32_t
   auto gamma = std::make_shared<std::vector<float>>(random.normals(kWidth));
   return row_case(name, [=](OpRig& rig, const Schedule& schedule, Phase) {
     return read_rows(rig, schedule, {"out", kLengths, kWidth}, [&](CallIo& io, TokenOutput& out, Outcome* outcome) {
-      CrossLayerAddArgs args{DType::kF32, io.token_count(), kHeads, kDim,         rig.upload(*gamma),
+      CrossLayerAddArgs args{rig.dtype(), io.token_count(), kHeads, kDim,         rig.upload(*gamma),
                              head_stride, dim_stride,       {},     io.in(*side), {}};
       args.out = in_place ? io.in_place(*v, out) : io.out(out);
       args.v = in_place ? ConstRows(args.out) : io.in(*v);
@@ -136,7 +136,7 @@ OpCase map_case(const char* name, FeatureMap map, std::int32_t heads, std::int32
   return row_case(name, [=](OpRig& rig, const Schedule& schedule, Phase) {
     return read_rows(
         rig, schedule, {"out", kLengths, heads * dim}, [&](CallIo& io, TokenOutput& out, Outcome* outcome) {
-          FeatureMapArgs args{DType::kF32, DType::kF32, map, io.token_count(), heads, dim, scale, out_scale, {}, {}};
+          FeatureMapArgs args{rig.dtype(), rig.dtype(), map, io.token_count(), heads, dim, scale, out_scale, {}, {}};
           args.out = in_place ? io.in_place(*x, out) : io.out(out);
           args.in = in_place ? ConstRows(args.out) : io.in(*x);
           return run_call(rig, io, rig.ops().feature_map, args, outcome);
@@ -153,7 +153,7 @@ OpCase decay_case(const char* name, DecayKind kind, float parameter, std::int32_
        bias = std::make_shared<std::vector<float>>(random.normals(width));
   return row_case(name, [=](OpRig& rig, const Schedule& schedule, Phase) {
     return read_rows(rig, schedule, {"out", kLengths, width}, [&](CallIo& io, TokenOutput& out, Outcome* outcome) {
-      const DecayGateArgs args{DType::kF32,
+      const DecayGateArgs args{rig.dtype(),
                                kind,
                                parameter,
                                io.token_count(),
@@ -184,9 +184,12 @@ std::vector<OpCase> gather_rows_cases() {
     const std::vector<float> source = random.normals(kRows * kDim);
     for (const Call& call : schedule) {
       CallIo io(rig, call);
-      const GatherRowsArgs args{
-          DType::kF32, io.token_count(), kDim, rig.upload(row_numbers(io, call, kRows)), {rig.upload(source), kDim},
-          io.out(out)};
+      const GatherRowsArgs args{rig.dtype(),
+                                io.token_count(),
+                                kDim,
+                                rig.upload(row_numbers(io, call, kRows)),
+                                {rig.upload_activations(source), kDim},
+                                io.out(out)};
       if (!run_call(rig, io, rig.ops().gather_rows, args, &outcome)) return outcome;
     }
     add_output(&outcome, out);

@@ -24,7 +24,7 @@ OpCase norm_case(const char* name, std::int32_t heads, std::int32_t dim, bool ha
     TokenOutput out("out", kLengths, heads * dim);
     for (const Call& call : schedule) {
       CallIo io(rig, call);
-      RmsNormArgs args{DType::kF32, io.token_count(), heads, dim, 1e-6F, has_weight ? rig.upload(*weight) : nullptr, {},
+      RmsNormArgs args{rig.dtype(), io.token_count(), heads, dim, 1e-6F, has_weight ? rig.upload(*weight) : nullptr, {},
                        {}};
       args.out = in_place ? io.in_place(*x, out) : io.out(out);
       args.in = in_place ? ConstRows(args.out) : io.in(*x);
@@ -47,7 +47,7 @@ OpCase gated_case(const char* name, NormKind norm, GateKind gate_kind, std::int3
     TokenOutput out("out", kLengths, heads * dim);
     for (const Call& call : schedule) {
       CallIo io(rig, call);
-      GatedRmsNormArgs args{DType::kF32,
+      GatedRmsNormArgs args{rig.dtype(),
                             norm,
                             gate_kind,
                             io.token_count(),

@@ -92,7 +92,7 @@ Outcome read(OpRig& rig, const SdmInputs& in, const Schedule& schedule, Phase ph
   for (const Call& call : schedule) {
     CallIo io(rig, call);
     SdmArgs a{};
-    a.dtype = DType::kF32;
+    a.dtype = rig.dtype();
     a.phase = phase;
     a.batch = io.batch();
     a.slot_residual = s.slot_residual, a.key_weighted_decay = s.key_weighted;

@@ -29,7 +29,7 @@ OpCase conv_case(const ConvSpec& s) {
              const DeviceStates states(rig, *tails);
              for (const Call& call : schedule) {
                CallIo io(rig, call);
-               ShortConvArgs args{DType::kF32,
+               ShortConvArgs args{rig.dtype(),
                                   s.activation,
                                   io.batch(),
                                   s.channels,

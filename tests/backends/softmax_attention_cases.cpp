@@ -19,7 +19,7 @@ OpCase rope_case(const char* name, std::int32_t heads, std::int32_t dim, std::in
                CallIo io(rig, call);
                std::vector<std::int64_t> starts = io.starts();
                for (std::int64_t& start : starts) start += first_position;
-               const RopeArgs args{DType::kF32,        io.batch(),          heads, dim, rotary_dim, theta,
+               const RopeArgs args{rig.dtype(),        io.batch(),          heads, dim, rotary_dim, theta,
                                    rig.upload(starts), io.in_place(*x, out)};
                if (!run_call(rig, io, rig.ops().rope, args, &outcome)) return outcome;
              }
@@ -91,7 +91,7 @@ OpCase attention_case(const AttentionSpec& s) {
                CallIo io(rig, call);
                std::vector<std::int64_t> starts = io.starts();
                for (std::int64_t& start : starts) start += s.stored;
-               const SoftmaxAttentionArgs args{DType::kF32,
+               const SoftmaxAttentionArgs args{rig.dtype(),
                                                phase,
                                                io.batch(),
                                                s.HQ,
@@ -155,7 +155,7 @@ OpCase latent_case(const LatentSpec& s) {
                CallIo io(rig, call);
                std::vector<std::int64_t> starts = io.starts();
                for (std::int64_t& start : starts) start += s.stored;
-               const LatentAttentionArgs args{DType::kF32,
+               const LatentAttentionArgs args{rig.dtype(),
                                               phase,
                                               io.batch(),
                                               s.H,

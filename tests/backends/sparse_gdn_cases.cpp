@@ -60,7 +60,7 @@ Outcome read(OpRig& rig, const SparseInputs& in, const Schedule& schedule) {
     CallIo io(rig, call);
     SparseGdnArgs args{};
     DeltaRuleArgs& a = args.delta;
-    a.dtype = DType::kF32;
+    a.dtype = rig.dtype();
     a.batch = io.batch();
     a.key_heads = s.HK, a.value_heads = s.HV, a.key_dim = s.K, a.value_dim = s.V;
     a.scale = 1 / std::sqrt(static_cast<float>(s.K));

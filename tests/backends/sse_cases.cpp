@@ -63,7 +63,7 @@ Outcome read(OpRig& rig, const SseInputs& in, const Schedule& schedule, Phase ph
   for (const Call& call : schedule) {
     CallIo io(rig, call);
     SseArgs a{};
-    a.dtype = DType::kF32;
+    a.dtype = rig.dtype();
     a.phase = phase;
     a.transition = s.transition;
     a.path = s.path;

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 
 #ifdef CAIRN_HAS_REFERENCE
 #include "backends/reference/reference_backend.h"
@@ -59,11 +60,16 @@ const Backend* find_backend(const std::string& name, std::string* reason) {
 }
 
 std::vector<std::string> tested_backends() {
+  std::vector<std::string> names;
+  if (const char* wanted = std::getenv("CAIRN_TEST_BACKENDS")) {
+    std::istringstream list(wanted);
+    for (std::string name; std::getline(list, name, ',');) names.push_back(name);
+    return names;
+  }
 #ifdef CAIRN_HAS_CPU
-  return {"cpu"};
-#else
-  return {};
+  names.push_back("cpu");
 #endif
+  return names;
 }
 
 }  // namespace cairn::test

@@ -11,7 +11,8 @@ namespace cairn::test {
 /// "reference", "cpu" (linked in where they are built), "cuda", "rocm" (plug-ins). Null: not there, and why.
 const Backend* find_backend(const std::string& name, std::string* reason);
 
-/// Names of the linked-in backends that are to be compared with the reference.
+/// Names of the backends that are to be compared with the reference: those of CAIRN_TEST_BACKENDS ("cuda,emulator"),
+/// else the linked-in ones.
 std::vector<std::string> tested_backends();
 
 }  // namespace cairn::test

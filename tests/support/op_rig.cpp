@@ -1,5 +1,6 @@
 #include "tests/support/op_rig.h"
 
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 
@@ -16,9 +17,16 @@ void require(bool done, const BackendError& error) {
   std::abort();
 }
 
+/// To nearest, ties to even; every NaN becomes all ones.
+std::uint16_t bf16_bits(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return std::isnan(value) ? 0xFFFF : static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
 }  // namespace
 
-OpRig::OpRig(const Backend& backend, std::int32_t thread_count) : backend_(backend) {
+OpRig::OpRig(const Backend& backend, std::int32_t thread_count, DType dtype, bool rounds_inputs)
+    : backend_(backend), dtype_(dtype), rounds_inputs_(rounds_inputs) {
   BackendError error;
   DeviceOptions options;
   options.thread_count = thread_count;
@@ -33,6 +41,30 @@ OpRig::~OpRig() {
   backend_.destroy_queue(queue_);
   backend_.close_device(device_);
 }
+
+void* OpRig::upload_activations(std::vector<float> host) {
+  if (dtype_ == DType::kBF16) {
+    std::vector<std::uint16_t> narrow;
+    for (const float value : host) narrow.push_back(bf16_bits(value));
+    return upload(narrow);
+  }
+  for (float& value : host) {
+    if (rounds_inputs_ && !std::isnan(value))
+      value = std::bit_cast<float>(static_cast<std::uint32_t>(bf16_bits(value)) << 16);
+  }
+  return upload(host);
+}
+
+std::vector<float> OpRig::download_activations(const void* memory, std::size_t count) {
+  if (dtype_ != DType::kBF16) return download(static_cast<const float*>(memory), count);
+  std::vector<float> wide;
+  for (const std::uint16_t bits : download(static_cast<const std::uint16_t*>(memory), count)) {
+    wide.push_back(std::bit_cast<float>(bits == 0xFFFF ? 0xFFFFFFFFU : static_cast<std::uint32_t>(bits) << 16));
+  }
+  return wide;
+}
+
+void* OpRig::poisoned_activations(std::size_t count) { return poisoned<std::uint8_t>(count * dtype_bits(dtype_) / 8); }
 
 void* OpRig::take(std::size_t size_bytes) {
   BackendError error;

@@ -15,7 +15,10 @@ namespace cairn::test {
 /// A device and a queue of one backend, and the memory handed out so far. Not thread-safe.
 class OpRig {
  public:
-  explicit OpRig(const Backend& backend, std::int32_t thread_count = 0);
+  /// dtype: of activations, kF32 or kBF16. rounds_inputs: activations are rounded to bf16 also where they are f32, so
+  /// that a reference in f32 sees what a bf16 backend sees.
+  explicit OpRig(const Backend& backend, std::int32_t thread_count = 0, DType dtype = DType::kF32,
+                 bool rounds_inputs = false);
   ~OpRig();
   OpRig(const OpRig&) = delete;
   OpRig& operator=(const OpRig&) = delete;
@@ -23,6 +26,7 @@ class OpRig {
   const Backend& backend() const { return backend_; }
   const OpTable& ops() const { return *backend_.ops; }
   BackendDevice* device() const { return device_; }
+  DType dtype() const { return dtype_; }
 
   /// Device copy of host data; lives until clear(). Never null, also for no elements.
   template <class T>
@@ -31,6 +35,10 @@ class OpRig {
     if (!host.empty()) copy(memory, host.data(), host.size() * sizeof(T), CopyKind::kHostToDevice);
     return memory;
   }
+  /// Activations in the rig's dtype, from f32; all-ones bits (poison) stay all ones.
+  void* upload_activations(std::vector<float> host);
+  std::vector<float> download_activations(const void* memory, std::size_t count);
+  void* poisoned_activations(std::size_t count);
   /// `count` elements whose bytes are all ones: NaN for floats, -1 for integers.
   template <class T = float>
   T* poisoned(std::size_t count) {
@@ -82,6 +90,8 @@ class OpRig {
     std::size_t size_bytes;  ///< without the guard
   };
   const Backend& backend_;
+  DType dtype_;
+  bool rounds_inputs_;
   BackendDevice* device_ = nullptr;
   BackendQueue* queue_ = nullptr;
   std::vector<Piece> pieces_;

@@ -2,6 +2,7 @@
 // otherwise.
 #pragma once
 
+#include <initializer_list>
 #include <string_view>
 
 namespace cairn::test {
@@ -47,6 +48,11 @@ inline constexpr OpTolerance kOpTolerances[] = {
 /// here too.
 inline constexpr double kHarshTolerance = 2e-3;
 
+/// The same for bf16 activations against the reference on inputs rounded to bf16. Outputs are rounded to 8 bits: 2^-9
+/// of each value, twice that where an operator rounds a value on its way. Operators that multiply matrices may round
+/// their operands: 2e-2, the advice of vectors/index.json.
+inline constexpr double kBf16RoundingTolerance = 4e-3, kBf16ProductTolerance = 2e-2;
+
 /// Two reductions of one mechanism to another (GDN2 to KDA to GDN to DeltaNet, SDM to GDN) on an f32 backend: both
 /// sides carry the operator's own error.
 inline constexpr double kReductionTolerance = 4e-5;
@@ -60,6 +66,15 @@ inline constexpr double kGoldenRelativeRms = 1e-4;
 /// Wayfarer's logits in float64: largest and median absolute difference of an f32 forward pass over the model's ten
 /// layers.
 inline constexpr double kWayfarerMaxAbs = 2e-2, kWayfarerMedianAbs = 1e-3;
+
+constexpr double op_tolerance_bf16(std::string_view op) {
+  for (const std::string_view exact :
+       {"embed", "gather_rows", "rms_norm", "gated_rms_norm", "feature_map", "decay_gate", "add", "gate", "swiglu",
+        "cross_layer_add", "short_conv", "rope"}) {
+    if (op == exact) return kBf16RoundingTolerance;
+  }
+  return kBf16ProductTolerance;
+}
 
 constexpr double op_tolerance(std::string_view op) {
   for (const OpTolerance& entry : kOpTolerances) {
