@@ -150,6 +150,39 @@ bool zero(BackendQueue* handle, void* memory, std::size_t size_bytes, BackendErr
   return code == kSuccess || device_failure(error, code, "zeroing memory");
 }
 
+#if !defined(CAIRN_GPU_EMULATOR)
+bool begin_recording(BackendQueue* handle, BackendError* error) {
+  Queue& queue = queue_of(handle);
+  if (!select(*queue.device, error)) return false;
+  const Error code = begin_capture(queue.stream);
+  return code == kSuccess || device_failure(error, code, "starting a recording");
+}
+
+BackendRecording* end_recording(BackendQueue* handle, BackendError* error) {
+  Queue& queue = queue_of(handle);
+  Recording recording = nullptr;
+  note_error(queue, end_capture(queue.stream, &recording), "a recording");
+  if (queue.error == kSuccess) return reinterpret_cast<BackendRecording*>(recording);
+  device_failure(error, queue.error, queue.failed_operator);
+  queue.error = kSuccess;
+  last_error();
+  return nullptr;
+}
+
+bool replay_recording(BackendQueue* handle, BackendRecording* recording, BackendError* error) {
+  Queue& queue = queue_of(handle);
+  const Error code = replay_capture(reinterpret_cast<Recording>(recording), queue.stream);
+  return code == kSuccess || device_failure(error, code, "replaying a recording");
+}
+
+void release_recording(BackendRecording* recording) { (void)release_capture(reinterpret_cast<Recording>(recording)); }
+#else
+constexpr decltype(Backend::begin_recording) begin_recording = nullptr;
+constexpr decltype(Backend::end_recording) end_recording = nullptr;
+constexpr decltype(Backend::replay_recording) replay_recording = nullptr;
+constexpr decltype(Backend::release_recording) release_recording = nullptr;
+#endif
+
 /// The place of operators that this backend lacks: models that need them are refused at load.
 template <class Args>
 constexpr Op<Args> missing_operator() {
@@ -189,6 +222,10 @@ Backend make_backend(const char* name, const OpTable* ops) {
       .pack_linear = pack_linear,
       .unpack_linear = unpack_linear,
       .ops = ops,
+      .begin_recording = begin_recording,
+      .end_recording = end_recording,
+      .replay_recording = replay_recording,
+      .release_recording = release_recording,
   };
 }
 

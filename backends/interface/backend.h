@@ -31,6 +31,7 @@ struct DeviceDescription {
 
 struct BackendDevice;  ///< each backend defines its own
 struct BackendQueue;
+struct BackendRecording;  ///< queued work kept for replay: a CUDA or HIP graph
 
 enum class MemoryKind : std::uint8_t { kDevice = 0, kPinnedHost = 1 };
 enum class CopyKind : std::uint8_t { kHostToDevice = 0, kDeviceToHost = 1, kDeviceToDevice = 2 };
@@ -43,7 +44,9 @@ struct Op {
   const char* (*unsupported_reason)(const Args&) = nullptr;
   /// Bytes of scratch that `run` needs with these arguments; monotonic in the token and sequence counts. 256-aligned.
   std::size_t (*scratch_bytes)(const Args&) = nullptr;
-  /// Queues the work; device errors are kept by the queue until synchronize reports them.
+  /// Queues the work; device errors are kept by the queue until synchronize reports them. In the decode phase what is
+  /// queued depends on shapes, pointers and the largest of starts_host rounded up to a power of two only: it is recorded
+  /// and replayed for other positions below that.
   void (*run)(BackendQueue*, const Args&, void* scratch) = nullptr;
 };
 
@@ -81,6 +84,12 @@ struct Backend {
   bool (*pack_linear)(BackendDevice*, LinearWeight*, BackendError*);
   void (*unpack_linear)(BackendDevice*, LinearWeight*);
   const OpTable* ops;
+  /// Recording of decode steps, which are queued over and over with the same pointers. Null: not offered. Between begin
+  /// and end nothing runs; end gives null on failure, and the queue works again either way.
+  bool (*begin_recording)(BackendQueue*, BackendError*) = nullptr;
+  BackendRecording* (*end_recording)(BackendQueue*, BackendError*) = nullptr;
+  bool (*replay_recording)(BackendQueue*, BackendRecording*, BackendError*) = nullptr;
+  void (*release_recording)(BackendRecording*) = nullptr;
 };
 
 struct BackendList {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "backends/interface/backend.h"
 #include "runtime/support/status.h"
@@ -63,6 +64,28 @@ class Device : public std::enable_shared_from_this<Device> {
   DeviceOptions options_;
   mutable std::mutex wipe_mutex_;
   mutable BackendQueue* wipe_queue_ = nullptr;  ///< made when device memory is wiped for the first time
+};
+
+/// Queued work kept for replay. Empty by default.
+class Recording {
+ public:
+  Recording() = default;
+  Recording(const Backend& backend, BackendRecording* handle) : backend_(&backend), handle_(handle) {}
+  Recording(Recording&& other) noexcept : backend_(other.backend_), handle_(std::exchange(other.handle_, nullptr)) {}
+  Recording& operator=(Recording&& other) noexcept {
+    std::swap(backend_, other.backend_);
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Recording() {
+    if (handle_) backend_->release_recording(handle_);
+  }
+  BackendRecording* handle() const { return handle_; }
+  explicit operator bool() const { return handle_ != nullptr; }
+
+ private:
+  const Backend* backend_ = nullptr;
+  BackendRecording* handle_ = nullptr;
 };
 
 /// A queue of work on a device. One user at a time.

@@ -1,6 +1,7 @@
 #include "runtime/execution/stream.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 namespace cairn {
@@ -8,6 +9,7 @@ namespace {
 
 constexpr std::int64_t kChunk = 64;
 constexpr std::int32_t kHostChunkTokens = 512;    // a step of tens of milliseconds: cancelling stays prompt
+constexpr std::size_t kMaxRecordedSteps = 16;
 constexpr std::int32_t kDeviceChunkTokens = 8192;  // long enough to fill a GPU
 
 }  // namespace
@@ -18,6 +20,8 @@ Stream::Stream(std::shared_ptr<const Plan> plan, const StreamOptions& options, s
   if (options_.prefill_chunk_tokens == 0) {
     options_.prefill_chunk_tokens = plan_->device()->backend().host_memory ? kHostChunkTokens : kDeviceChunkTokens;
   }
+  can_record_ = plan_->device()->backend().begin_recording != nullptr;
+  recorded_.reserve(kMaxRecordedSteps);
 }
 
 Result<std::unique_ptr<Stream>> Stream::create(std::shared_ptr<const Plan> plan, const StreamOptions& options) {
@@ -92,6 +96,7 @@ Status Stream::plan_memory(std::int32_t tokens, std::int32_t sequences, std::int
   const Planned next{std::max(tokens, planned.tokens), std::max(sequences, planned.sequences), std::max(rows, planned.rows)};
   CAIRN_TRY_ASSIGN(const StepMemory memory, plan_->measure(next.tokens, next.sequences, phase, sparse, next.rows));
   const std::shared_ptr<const Device>& device = plan_->device();
+  recorded_.clear();  // they hold the old addresses
   if (memory.activation_bytes > activations_.size_bytes()) {
     activations_ = {};
     planned_prefill_ = planned_sparse_ = planned_decode_ = {};
@@ -232,8 +237,55 @@ Status Stream::run_step(Phase phase, const SparsePrefill& sparse) {
   step_.sparse = sparse;
   if (Status status = inputs_.fill(*queue_, parts_, step_); !status.ok()) return fail(status);
   step_.start_running(queue_->handle(), activations_.data(), scratch_.data());
-  plan_->forward(step_, inputs_.tokens(), inputs_.logits_row(), rows, step_logits_.as<float>());
+  if (Status status = run_network(phase, rows); !status.ok()) return fail(status);
   return finish_step(phase);
+}
+
+/// What host numbers a recorded decode step depends on: the largest position, rounded up to a power of two.
+std::int64_t Stream::recorded_reach() const {
+  std::uint64_t largest = 1;
+  for (const StepPart& part : parts_) largest = std::max(largest, static_cast<std::uint64_t>(part.state->position()) + 1);
+  return plan_->state_layout()->has_full_attention() ? static_cast<std::int64_t>(std::bit_ceil(largest)) : 0;
+}
+
+/// Queues the operators; a decode step of a shape that comes again is recorded and then replayed.
+Status Stream::run_network(Phase phase, std::int32_t rows) {
+  const auto queue_operators = [&] {
+    plan_->forward(step_, inputs_.tokens(), inputs_.logits_row(), rows, step_logits_.as<float>());
+  };
+  if (phase == Phase::kPrefill || !can_record_ || step_.observer) {
+    queue_operators();
+    return {};
+  }
+  const std::int64_t reach = recorded_reach();
+  auto found = std::find_if(recorded_.begin(), recorded_.end(), [&](const RecordedStep& step) {
+    return step.sequences == parts_.size() && step.reach == reach;
+  });
+  const Backend& backend = plan_->device()->backend();
+  BackendError error;
+  if (found != recorded_.end() && !found->recording) {
+    if (backend.begin_recording(queue_->handle(), &error)) {
+      queue_operators();
+      found->recording = Recording(backend, backend.end_recording(queue_->handle(), &error));
+    }
+    can_record_ = static_cast<bool>(found->recording);  // a queue that cannot record goes on without
+    if (!can_record_) recorded_.clear();
+  }
+  if (found != recorded_.end() && can_record_) {
+    found->last_use = ++use_count_;
+    if (backend.replay_recording(queue_->handle(), found->recording.handle(), &error)) return {};
+    return Status(error.status, error.text);
+  }
+  queue_operators();
+  if (!can_record_) return {};
+  if (recorded_.size() == kMaxRecordedSteps) {
+    const auto oldest = std::min_element(recorded_.begin(), recorded_.end(), [](const RecordedStep& a, const RecordedStep& b) {
+      return a.last_use < b.last_use;
+    });
+    recorded_.erase(oldest);
+  }
+  recorded_.push_back({parts_.size(), reach, ++use_count_, {}});
+  return {};
 }
 
 Status Stream::finish_step(Phase phase) {

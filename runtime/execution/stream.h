@@ -74,6 +74,8 @@ class Stream {
   void choose_parts(bool sparse, std::int64_t budget);
   Status run_step(Phase phase, const SparsePrefill& sparse);
   Status finish_step(Phase phase);
+  Status run_network(Phase phase, std::int32_t rows);
+  std::int64_t recorded_reach() const;
   Status read_all(const SparsePrefill& sparse, const StepProgress& progress);
   void keep_last_logits(State& state, std::int64_t row) const;
   /// The device failed: every state of the step is half updated.
@@ -87,6 +89,16 @@ class Stream {
   Planned planned_prefill_, planned_sparse_, planned_decode_;
   DeviceBuffer activations_, scratch_, step_logits_, logits_;
   std::int64_t logits_rows_ = 0;
+  /// A decode step kept for replay, for this many sequences at positions below `reach`.
+  struct RecordedStep {
+    std::size_t sequences;
+    std::int64_t reach;
+    std::uint64_t last_use;
+    Recording recording;  ///< empty: seen once, recorded the next time
+  };
+  std::vector<RecordedStep> recorded_;
+  std::uint64_t use_count_ = 0;
+  bool can_record_ = false;
   std::vector<Reading> readings_;
   std::vector<SequenceInput> decode_inputs_;
   std::vector<StepPart> parts_;

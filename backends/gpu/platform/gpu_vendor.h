@@ -88,6 +88,26 @@ inline Error set_async(void* memory, int byte, std::size_t bytes, Stream stream)
   return CAIRN_RUNTIME(MemsetAsync)(memory, byte, bytes, stream);
 }
 
+/// Recorded work.
+using Recording = CAIRN_RUNTIME(GraphExec_t);
+inline Error begin_capture(Stream stream) {
+  return CAIRN_RUNTIME(StreamBeginCapture)(stream, CAIRN_RUNTIME(StreamCaptureModeThreadLocal));
+}
+inline Error end_capture(Stream stream, Recording* recording) {
+  CAIRN_RUNTIME(Graph_t) graph = nullptr;
+  Error error = CAIRN_RUNTIME(StreamEndCapture)(stream, &graph);
+  if (error != kSuccess) return error;
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP__)
+  error = hipGraphInstantiate(recording, graph, nullptr, nullptr, 0);
+#else
+  error = cudaGraphInstantiate(recording, graph, 0);
+#endif
+  (void)CAIRN_RUNTIME(GraphDestroy)(graph);
+  return error;
+}
+inline Error replay_capture(Recording recording, Stream stream) { return CAIRN_RUNTIME(GraphLaunch)(recording, stream); }
+inline Error release_capture(Recording recording) { return CAIRN_RUNTIME(GraphExecDestroy)(recording); }
+
 /// Lets a kernel use more dynamic shared memory than the default 48 KB.
 template <class Kernel>
 Error allow_shared_memory(Kernel* kernel, std::size_t bytes) {
