@@ -10,7 +10,7 @@ if [ -t 1 ]; then bold=$(printf '\033[1m') plain=$(printf '\033[0m'); else bold=
 say() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 
 say "1. Build"
-sh samples/install_packages.sh samples/packages.txt
+sh samples/install_packages.sh samples/build_packages.txt
 mkdir -p "$build"
 gpu=OFF
 if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then gpu=AUTO; fi

@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-sh samples/install_packages.sh samples/packages.txt tests/packages.txt >&2
+sh samples/install_packages.sh samples/build_packages.txt tests/packages.txt >&2
 cmake --preset release
 cmake --build --preset release -- -j "$(nproc)"
-ctest --test-dir build/release --output-on-failure -j "$(nproc)"
+ctest --test-dir build/release --output-on-failure --timeout 600 -j "$(nproc)"

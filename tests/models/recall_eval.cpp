@@ -34,8 +34,8 @@ std::vector<Prompt> read_prompts(const Arguments& arguments) {
   for (std::string line; std::getline(file, line);) {
     if (line.empty()) continue;
     const auto json = nlohmann::json::parse(line);
+    if (json.at("kind") == "text") continue;  // a continuation: it has no answer
     Prompt prompt = {json.at("id"), json.at("prompt"), json.at("answer"), json.at("kind")};
-    if (prompt.kind == "text") continue;
     if (arguments.max_bytes > 0 && prompt.text.size() > static_cast<size_t>(arguments.max_bytes)) continue;
     prompts.push_back(std::move(prompt));
     if (arguments.limit > 0 && prompts.size() == static_cast<size_t>(arguments.limit)) break;
