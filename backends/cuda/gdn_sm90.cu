@@ -1,4 +1,145 @@
+// gdn and delta_net prefill on sm_90: two kernels, gdn_intra (no state) and gdn_scan (the recurrence over chunks).
+// When a batch has few scans (batch 1: 64 blocks of 132 multiprocessors) the two overlap: gdn_intra gets the other
+// multiprocessors, starts first, and publishes a flag for each chunk and key head; gdn_scan starts when all blocks of
+// gdn_intra run (programmatic launch), so waiting for a flag cannot stall. Otherwise they run one after the other.
+// Takes bf16, K = V = 128, HV / HK <= 4, 16-byte aligned rows, no residual; the rest goes to the shared operator.
 #include "backends/cuda/cuda_overrides.h"
+#include "backends/cuda/gdn_intra_sm90.cuh"
+#include "backends/cuda/gdn_scan_sm90.cuh"
+#include "backends/cuda/tensor_map.h"
+#include "backends/gpu/gpu_device.h"
+#include "backends/interface/scratch_layout.h"
+
 namespace cairn::gpu {
-void override_gdn_for_sm90(OpTable&) {}
+namespace {
+
+using namespace sm90;
+
+Op<DeltaRuleArgs> shared_gdn, shared_delta_net;
+
+bool is_aligned(const ConstRows& rows) {
+  return reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.stride % 8 == 0;
 }
+
+/// The shapes that these kernels take.
+bool takes_shape(const DeltaRuleArgs& a) {
+  return a.phase == Phase::kPrefill && a.dtype == DType::kBF16 && a.key_dim == kDim && a.value_dim == kDim &&
+         a.key_heads > 0 && a.value_heads % a.key_heads == 0 && a.value_heads / a.key_heads <= 4;
+}
+bool takes_pointers(const DeltaRuleArgs& a) {
+  return !a.residual.data && is_aligned(a.q) && is_aligned(a.k) && is_aligned(a.v) && is_aligned(a.out);
+}
+
+GdnWorkspace carve(const DeltaRuleArgs& a, ScratchLayout& layout) {
+  const std::size_t chunks = static_cast<std::size_t>(a.batch.token_count) / kChunk + a.batch.sequence_count;
+  GdnWorkspace work;
+  work.tiles = layout.take<unsigned char>(chunks * a.value_heads * 2 * kTileBytes);
+  work.g = layout.take<float>(chunks * a.value_heads * kChunk);
+  work.ready = layout.take<int>(chunks * a.key_heads);
+  return work;
+}
+
+std::size_t scratch_bytes(const DeltaRuleArgs& a) {
+  if (!takes_shape(a)) return 0;
+  ScratchLayout layout(nullptr);
+  carve(a, layout);
+  return layout.size_bytes();
+}
+
+Error launch_scan(const Launcher& launcher, const GdnPrefillArgs& args, int blocks, bool overlapped) {
+  const auto kernel = overlapped ? gdn_scan_kernel<3> : gdn_scan_kernel<2>;
+  const std::size_t bytes = overlapped ? kScanSharedBytes<3> : kScanSharedBytes<2>;
+  if (const Error error = allow_shared_memory(kernel, bytes); error != kSuccess) return error;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(128);
+  config.dynamicSmemBytes = bytes;
+  config.stream = launcher.stream();
+  config.attrs = &attribute;
+  config.numAttrs = overlapped ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, args);
+}
+
+/// Sequences [first, first + count) of the batch.
+void run_sequences(const Launcher& launcher, const DeltaRuleArgs& a, GdnPrefillArgs& args, int first, int count) {
+  args.sequence_count = count;
+  args.states = a.states + first;
+  args.checkpoints = a.checkpoint_chunks ? a.checkpoints + first : nullptr;
+  args.chunk_begin[0] = 0;
+  args.token_begin[0] = a.batch.offsets_host[first];
+  for (int b = 0; b < count; ++b) {
+    const int begin = a.batch.offsets_host[first + b], end = a.batch.offsets_host[first + b + 1];
+    args.token_begin[b + 1] = end;
+    args.chunk_begin[b + 1] = args.chunk_begin[b] + (end - begin + kChunk - 1) / kChunk;
+  }
+  const int chunks = args.chunk_begin[count];
+  if (chunks == 0) return;
+  const int processors = launcher.device().properties.multiprocessors;
+  const int scans = count * a.value_heads * 2;
+  args.overlapped = scans <= processors - 32;
+  const int items = (chunks * a.key_heads + kIntraGroups - 1) / kIntraGroups;
+  const int intra_blocks = args.overlapped ? processors - scans : processors;
+  if (args.overlapped) launcher.zero(args.work.ready, sizeof(int) * static_cast<std::size_t>(chunks) * a.key_heads);
+  launcher(gdn_intra_kernel, dim3(intra_blocks < items ? intra_blocks : items), dim3(128 * kIntraGroups),
+           kIntraSharedBytes, args);
+  if (launcher.queue().error == kSuccess) {
+    note_error(launcher.queue(), launch_scan(launcher, args, scans, args.overlapped != 0), "gdn");
+  }
+}
+
+void run_prefill(BackendQueue* queue, const DeltaRuleArgs& a, void* scratch) {
+  const Launcher launcher(queue, "gdn");
+  if (a.batch.token_count == 0) return;
+  GdnPrefillArgs args = {};
+  if (!encode_rows(&args.q, a.q, a.batch.token_count, a.key_heads * kDim) ||
+      !encode_rows(&args.k, a.k, a.batch.token_count, a.key_heads * kDim) ||
+      !encode_rows(&args.v, a.v, a.batch.token_count, a.value_heads * kDim)) {
+    note_error(launcher.queue(), cudaErrorInvalidValue, "gdn: describing the rows");
+    return;
+  }
+  ScratchLayout layout(scratch);
+  args.work = carve(a, layout);
+  args.log_decay = a.log_decay;
+  args.beta = a.beta;
+  args.out = static_cast<unsigned short*>(a.out.data);
+  args.out_stride = a.out.stride;
+  args.scale = a.scale;
+  args.key_heads = a.key_heads;
+  args.value_heads = a.value_heads;
+  args.checkpoint_chunks = a.checkpoint_chunks;
+  for (int first = 0; first < a.batch.sequence_count; first += kMaxSequences) {
+    const int left = a.batch.sequence_count - first;
+    run_sequences(launcher, a, args, first, left < kMaxSequences ? left : kMaxSequences);
+  }
+}
+
+template <Op<DeltaRuleArgs>* kShared>
+Op<DeltaRuleArgs> chunked() {
+  return {kShared->unsupported_reason,
+          [](const DeltaRuleArgs& a) {
+            const std::size_t shared = kShared->scratch_bytes(a), ours = scratch_bytes(a);
+            return shared > ours ? shared : ours;
+          },
+          [](BackendQueue* queue, const DeltaRuleArgs& a, void* scratch) {
+            const bool is_sm90 = queue_of(queue).device->properties.major == 9;
+            if (is_sm90 && takes_shape(a) && takes_pointers(a)) {
+              run_prefill(queue, a, scratch);
+            } else {
+              kShared->run(queue, a, scratch);
+            }
+          }};
+}
+
+}  // namespace
+
+void override_gdn_for_sm90(OpTable& ops) {
+  shared_gdn = ops.gdn;
+  shared_delta_net = ops.delta_net;
+  ops.gdn = chunked<&shared_gdn>();
+  ops.delta_net = chunked<&shared_delta_net>();
+}
+
+}  // namespace cairn::gpu

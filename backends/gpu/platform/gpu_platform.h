@@ -14,6 +14,8 @@
 #include "backends/gpu/platform/gpu_vendor.h"
 #endif
 
+#if defined(__CUDACC__) || defined(__HIPCC__) || defined(CAIRN_GPU_EMULATOR)
+
 namespace cairn::gpu {
 
 /// Sum over the warp; every lane gets it, in the same order of additions.
@@ -51,3 +53,5 @@ __device__ inline float block_max(float value, float* partial) {
 }
 
 }  // namespace cairn::gpu
+
+#endif

@@ -1,0 +1,54 @@
+// What the two kernels of the sm_90a GDN prefill share: sizes, arguments, where a chunk lies.
+#pragma once
+
+#include "backends/cuda/sm90_instructions.cuh"
+#include "backends/interface/op_args.h"
+
+namespace cairn::gpu::sm90 {
+
+inline constexpr int kChunk = 64, kDim = 128;
+inline constexpr int kMaxSequences = 128;  ///< of one launch; larger batches take several
+
+/// Intermediate tensors, chunk-major.  [chunk, HV] each.
+struct GdnWorkspace {
+  unsigned char* tiles;  ///< 2 tiles: T' = M^-1 diag(beta), then A' = scale (Q K^T) 2^(g_i - g_j), j <= i; bf16
+  float* g;              ///< [64] inclusive cumulative log2-decay in the chunk
+  int* ready;            ///< [chunk, HK]: 1 once the tiles and g of the key head's value heads are written
+};
+
+struct GdnPrefillArgs {
+  CUtensorMap q, k, v;
+  GdnWorkspace work;
+  const float* log_decay;
+  const float* beta;
+  float* const* states;
+  float* const* checkpoints;
+  unsigned short* out;  ///< bf16
+  std::int64_t out_stride;
+  float scale;
+  int key_heads, value_heads, checkpoint_chunks;
+  int sequence_count, overlapped;
+  int token_begin[kMaxSequences + 1];
+  int chunk_begin[kMaxSequences + 1];
+};
+
+/// Rows of the batch that a chunk covers: tokens [first, first + count), count <= 64.
+struct ChunkRows {
+  int first, count;
+};
+
+__device__ __forceinline__ ChunkRows chunk_rows(const GdnPrefillArgs& a, int sequence, int chunk) {
+  const int first = a.token_begin[sequence] + (chunk - a.chunk_begin[sequence]) * kChunk;
+  return {first, min(kChunk, a.token_begin[sequence + 1] - first)};
+}
+
+__device__ __forceinline__ int sequence_of(const GdnPrefillArgs& a, int chunk) {
+  int low = 0, high = a.sequence_count;  // chunk_begin[low] <= chunk < chunk_begin[high]
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (a.chunk_begin[middle] <= chunk) low = middle; else high = middle;
+  }
+  return low;
+}
+
+}  // namespace cairn::gpu::sm90

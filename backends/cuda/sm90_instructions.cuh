@@ -1,0 +1,172 @@
+// The sm_90a instructions that kernels use, one thin function each: barriers, bulk copies, matrix products.
+// Tiles are 64 rows of 64 bf16 (128 bytes a row, 8 KB) in the 128-byte swizzle, 1024-aligned: 16-byte piece p of row r
+// lies at r * 128 + ((p ^ r % 8) * 16).
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace cairn::gpu::sm90 {
+
+inline constexpr int kTileBytes = 64 * 128;
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+/// Byte offset of the 16-byte piece `piece` of row `row` of a tile.
+__device__ __forceinline__ std::uint32_t swizzled(int row, int piece) {
+  return static_cast<std::uint32_t>(row * 128 + ((piece ^ (row & 7)) << 4));
+}
+
+// ---------------------------------------------------------------- barriers
+
+__device__ __forceinline__ void barrier_init(std::uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+__device__ __forceinline__ void barrier_expect(std::uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(std::uint32_t barrier, int parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nWAIT_%=:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra WAIT_%=;\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+/// Orders ordinary shared-memory accesses before later ones of the copy and matrix engines.
+__device__ __forceinline__ void fence_engines() { asm volatile("fence.proxy.async;" ::: "memory"); }
+__device__ __forceinline__ void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+/// Barrier of 128 threads; id 1 to 15.
+__device__ __forceinline__ void warpgroup_barrier(int id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
+
+// ---------------------------------------------------------------- copies
+
+__device__ __forceinline__ void load_tile(std::uint32_t to, const CUtensorMap* map, int column, int row,
+                                          std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          to),
+      "l"(map), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void load_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+      "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+__device__ __forceinline__ void publish(int* flag) {
+  asm volatile("st.release.gpu.global.s32 [%0], 1;" ::"l"(flag) : "memory");
+}
+__device__ __forceinline__ void wait_published(const int* flag) {
+  int value = 0;
+  while (value == 0) asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+}
+
+/// Programmatic launch: the next kernel may start; the previous one has ended and its writes are visible.
+__device__ __forceinline__ void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// ---------------------------------------------------------------- 8x8 matrices, transposed
+
+__device__ __forceinline__ void load_transposed(std::uint32_t (&m)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void store_transposed(std::uint32_t address, const std::uint32_t (&m)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(m[0]),
+               "r"(m[1]), "r"(m[2]), "r"(m[3])
+               : "memory");
+}
+
+/// Two f32 as bf16 in one word; `low` in the low half.
+__device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
+  std::uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+__device__ __forceinline__ float low_bf16(std::uint32_t packed) { return __uint_as_float(packed << 16); }
+__device__ __forceinline__ float high_bf16(std::uint32_t packed) { return __uint_as_float(packed & 0xFFFF0000u); }
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// ---------------------------------------------------------------- matrix products of a warpgroup
+
+/// Descriptor of an operand in tiles, contiguous along the summed index ("K-major"): rows are 128 bytes, 8 rows 1024.
+__device__ __forceinline__ std::uint64_t operand(std::uint32_t address) {
+  return (std::uint64_t{1} << 62) | (std::uint64_t{64} << 32) | (std::uint64_t{1} << 16) | ((address & 0x3FFFF) >> 4);
+}
+/// The same tiles, contiguous along the other index: 64-wide tiles lie 8 KB apart, 8 rows of the summed index 1024 bytes.
+__device__ __forceinline__ std::uint64_t operand_transposed(std::uint32_t address) {
+  return (std::uint64_t{1} << 62) | (std::uint64_t{64} << 32) | (std::uint64_t{kTileBytes >> 4} << 16) |
+         ((address & 0x3FFFF) >> 4);
+}
+__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int kPending>
+__device__ __forceinline__ void products_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+/// Keeps the compiler from moving reads or writes of registers that a product uses.
+template <int kCount>
+__device__ __forceinline__ void pin(float (&registers)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
+}
+
+#define CAIRN_D8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+                       "+f"(d[i + 6]), "+f"(d[i + 7])
+#define CAIRN_D32(d) CAIRN_D8(d, 0), CAIRN_D8(d, 8), CAIRN_D8(d, 16), CAIRN_D8(d, 24)
+#define CAIRN_D64(d) CAIRN_D32(d), CAIRN_D8(d, 32), CAIRN_D8(d, 40), CAIRN_D8(d, 48), CAIRN_D8(d, 56)
+#define CAIRN_NAMES32                                                                                         \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
+  "%23, %24, %25, %26, %27, %28, %29, %30, %31}"
+#define CAIRN_NAMES64                                                                                         \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
+  "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, " \
+  "%44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+
+/// d[64 x 64] (+)= a[64 x 16] b[64 x 16]^T, both from shared memory.
+__device__ __forceinline__ void multiply_64x64(float (&d)[32], std::uint64_t a, std::uint64_t b, int add) {
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " CAIRN_NAMES32
+               ", %32, %33, add, 1, 1, 0, 0;\n}"
+               : CAIRN_D32(d)
+               : "l"(a), "l"(b), "r"(add));
+}
+/// d[64 x 64] (+)= a[64 x 16] b[64 x 16]^T, a from registers.
+__device__ __forceinline__ void multiply_64x64(float (&d)[32], const std::uint32_t (&a)[4], std::uint64_t b, int add) {
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " CAIRN_NAMES32
+               ", {%32, %33, %34, %35}, %36, add, 1, 1, 0;\n}"
+               : CAIRN_D32(d)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+/// d[64 x 128] += a[64 x 16] b[16 x 128], a from registers, b contiguous along its 128 columns.
+__device__ __forceinline__ void multiply_64x128_transposed(float (&d)[64], const std::uint32_t (&a)[4], std::uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " CAIRN_NAMES64
+               ", {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+               : CAIRN_D64(d)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+/// d[16 x 8] += a[16 x 8] b[8 x 8] of one warp, tf32 operands, f32 sums.
+__device__ __forceinline__ void multiply_16x8_tf32(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+__device__ __forceinline__ std::uint32_t to_tf32(float x) {
+  std::uint32_t bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return bits;
+}
+
+}  // namespace cairn::gpu::sm90

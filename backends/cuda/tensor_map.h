@@ -1,0 +1,13 @@
+// Describes rows of activations to the bulk copy engine. The driver's encoder is found at run time.
+#pragma once
+
+#include <cuda.h>
+
+#include "backends/interface/tensor_view.h"
+
+namespace cairn::gpu {
+
+/// 64 x 64 boxes of bf16 with the 128-byte swizzle over [token_count, width]; rows past the end read as zeros.
+bool encode_rows(CUtensorMap* map, const ConstRows& rows, std::int64_t token_count, std::int64_t width);
+
+}  // namespace cairn::gpu

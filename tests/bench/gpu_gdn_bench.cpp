@@ -1,0 +1,416 @@
+// gpu_gdn_bench PLUGIN [check] [prefill] [batch] [decode] [kda]: the delta rules on a CUDA device.
+// check: against a float64 recurrence. The others: medians of graph replays of 24 calls over rotating inputs.
+// Gates are those of a model: g = -exp(A_log) softplus(a + dt_bias), A in [1, 16], dt in [1e-3, 0.1]; keys are unit vectors.
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backends/interface/backend.h"
+
+namespace {
+
+using namespace cairn;
+
+const Backend* backend;
+BackendDevice* device;
+BackendQueue* queue;
+cudaStream_t stream;
+
+void require(bool good, const char* what, const char* detail = "") {
+  if (good) return;
+  std::printf("FAILED: %s %s\n", what, detail);
+  std::exit(1);
+}
+
+std::uint16_t bf16(float x) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+float value_of(std::uint16_t x) {
+  const std::uint32_t bits = static_cast<std::uint32_t>(x) << 16;
+  float y;
+  std::memcpy(&y, &bits, 4);
+  return y;
+}
+
+template <class T>
+T* allocate(std::size_t count) {
+  BackendError error;
+  void* memory = backend->allocate(device, count * sizeof(T), MemoryKind::kDevice, &error);
+  require(memory, "allocate", error.text);
+  return static_cast<T*>(memory);
+}
+void release(void* memory) { backend->release(device, memory, 0, MemoryKind::kDevice); }
+
+template <class T>
+T* upload(const std::vector<T>& host) {
+  T* memory = allocate<T>(host.size() + 1);
+  require(cudaMemcpy(memory, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice) == cudaSuccess, "upload");
+  return memory;
+}
+template <class T>
+std::vector<T> download(const T* memory, std::size_t count) {
+  std::vector<T> host(count);
+  require(cudaMemcpy(host.data(), memory, count * sizeof(T), cudaMemcpyDeviceToHost) == cudaSuccess, "download");
+  return host;
+}
+void finish() {
+  BackendError error;
+  require(backend->synchronize(queue, &error), "synchronize", error.text);
+}
+
+struct Shape {
+  int key_heads = 16, value_heads = 32, dim = 128;
+  bool per_row_decay = false;
+};
+
+struct Inputs {
+  std::vector<std::uint16_t> q, k, v;
+  std::vector<float> g, beta;
+};
+
+enum class Gates { kModel, kHarsh, kNone };
+
+Inputs make_inputs(const Shape& s, std::size_t tokens, unsigned seed, Gates gates) {
+  Inputs in;
+  in.q.resize(tokens * s.key_heads * s.dim), in.k.resize(in.q.size()), in.v.resize(tokens * s.value_heads * s.dim);
+  const int rows = s.per_row_decay ? s.dim : 1;
+  in.g.resize(tokens * s.value_heads * rows), in.beta.resize(tokens * s.value_heads);
+  std::vector<float> a(s.value_heads), bias(s.value_heads);
+  std::mt19937 head_random(99);
+  for (int h = 0; h < s.value_heads; ++h) {
+    std::uniform_real_distribution<float> u(0, 1);
+    a[h] = 0.1f + 15.9f * u(head_random);
+    const float dt = std::exp(std::log(1e-3f) + u(head_random) * (std::log(0.1f) - std::log(1e-3f)));
+    bias[h] = dt + std::log(-std::expm1(-dt));
+  }
+  const int threads = 16;
+  std::vector<std::thread> pool;
+  for (int w = 0; w < threads; ++w) {
+    pool.emplace_back([&, w] {
+      std::mt19937 random(seed * 64 + w);
+      std::normal_distribution<float> normal;
+      const std::size_t begin = tokens * w / threads, end = tokens * (w + 1) / threads;
+      for (std::size_t t = begin; t < end; ++t) {
+        for (int h = 0; h < s.key_heads; ++h) {
+          for (auto* out : {&in.q, &in.k}) {
+            std::vector<float> x(s.dim);
+            float sum = 1e-6f;
+            for (float& y : x) y = normal(random), sum += y * y;
+            for (int i = 0; i < s.dim; ++i) (*out)[(t * s.key_heads + h) * s.dim + i] = bf16(x[i] / std::sqrt(sum));
+          }
+        }
+        for (int i = 0; i < s.value_heads * s.dim; ++i) in.v[t * s.value_heads * s.dim + i] = bf16(normal(random));
+        for (int h = 0; h < s.value_heads; ++h) {
+          in.beta[t * s.value_heads + h] = 1 / (1 + std::exp(-normal(random)));
+          for (int r = 0; r < rows; ++r) {
+            float g = -a[h] * std::log1p(std::exp(0.5f * normal(random) + bias[h]));
+            if (gates == Gates::kHarsh) g = random() % 5 == 0 ? -1e4f : random() % 3 == 0 ? 0.0f : -std::exp(4 * normal(random));
+            if (gates == Gates::kNone) g = 0;
+            in.g[(t * s.value_heads + h) * rows + r] = g;
+          }
+        }
+      }
+    });
+  }
+  for (auto& t : pool) t.join();
+  return in;
+}
+
+/// One head of one sequence in float64; state [K, V] in place.
+void recurrence(const Shape& s, const Inputs& in, std::size_t begin, std::size_t end, int h, std::vector<double>& state,
+                std::vector<double>& out) {
+  const int d = s.dim, kh = h / (s.value_heads / s.key_heads);
+  std::vector<double> r(d);
+  out.assign((end - begin) * d, 0);
+  for (std::size_t t = begin; t < end; ++t) {
+    const double beta = in.beta[t * s.value_heads + h];
+    const auto* k = &in.k[(t * s.key_heads + kh) * d];
+    const auto* q = &in.q[(t * s.key_heads + kh) * d];
+    for (int v = 0; v < d; ++v) r[v] = value_of(in.v[(t * s.value_heads + h) * d + v]);
+    for (int i = 0; i < d; ++i) {
+      const double decay = std::exp(static_cast<double>(s.per_row_decay ? in.g[(t * s.value_heads + h) * d + i] : in.g[t * s.value_heads + h]));
+      const double key = value_of(k[i]);
+      double* row = &state[i * d];
+      for (int v = 0; v < d; ++v) row[v] *= decay, r[v] -= row[v] * key;
+    }
+    double* o = &out[(t - begin) * d];
+    for (int i = 0; i < d; ++i) {
+      const double key = value_of(k[i]) * beta, query = value_of(q[i]) / std::sqrt(static_cast<double>(d));
+      double* row = &state[i * d];
+      for (int v = 0; v < d; ++v) row[v] += key * r[v], o[v] += query * row[v];
+    }
+  }
+}
+
+struct Problem {
+  DeltaRuleArgs args = {};
+  std::vector<std::int32_t> offsets;
+  std::vector<void*> owned;
+  std::vector<float*> states;
+  ~Problem() {
+    for (void* p : owned) release(p);
+  }
+};
+
+/// Uploads everything; states start as `initial` for every sequence.
+void build(Problem& p, const Shape& s, const std::vector<int>& lengths, const Inputs& in, const std::vector<float>& initial,
+           Phase phase) {
+  p.offsets = {0};
+  for (int n : lengths) p.offsets.push_back(p.offsets.back() + n);
+  const int tokens = p.offsets.back();
+  const auto keep = [&](auto* memory) { return p.owned.push_back(const_cast<void*>(static_cast<const void*>(memory))), memory; };
+  DeltaRuleArgs& a = p.args;
+  a.dtype = DType::kBF16, a.phase = phase;
+  a.batch = {static_cast<int>(lengths.size()), tokens, keep(upload(p.offsets)), p.offsets.data()};
+  a.key_heads = s.key_heads, a.value_heads = s.value_heads, a.key_dim = a.value_dim = s.dim;
+  a.scale = 1 / std::sqrt(static_cast<float>(s.dim));
+  a.q = {keep(upload(in.q)), s.key_heads * s.dim}, a.k = {keep(upload(in.k)), s.key_heads * s.dim};
+  a.v = {keep(upload(in.v)), s.value_heads * s.dim};
+  a.log_decay = keep(upload(in.g)), a.beta = keep(upload(in.beta));
+  a.out = {keep(upload(std::vector<std::uint16_t>(in.v.size(), 0xFFFF))), s.value_heads * s.dim};
+  for (std::size_t b = 0; b < lengths.size(); ++b) p.states.push_back(keep(upload(initial)));
+  a.states = keep(upload(p.states));
+}
+
+void run(const Op<DeltaRuleArgs>& op, const DeltaRuleArgs& args, void* scratch) {
+  const char* reason = op.unsupported_reason(args);
+  require(!reason, "unsupported", reason);
+  op.run(queue, args, scratch);
+}
+
+struct Errors {
+  double out = 0, state = 0;
+};
+double relative(double difference, double reference) { return std::sqrt(difference / (reference + 1e-300)); }
+
+/// ||x - ref|| / ||ref|| of outputs and final states over the heads named; NaN never passes.
+Errors compare(const Shape& s, const Problem& p, const Inputs& in, const std::vector<float>& initial,
+               const std::vector<int>& heads) {
+  const auto out = download(static_cast<const std::uint16_t*>(p.args.out.data), in.v.size());
+  const int d = s.dim;
+  struct Sums { double o = 0, oref = 0, s = 0, sref = 0; };
+  const std::size_t count = heads.size() * p.states.size();
+  std::vector<Sums> sums(count);
+  std::vector<std::vector<float>> states;
+  for (float* state : p.states) states.push_back(download(state, initial.size()));
+  std::vector<std::thread> pool;
+  std::size_t next = 0;
+  const auto work = [&](std::size_t i) {
+    const std::size_t b = i / heads.size();
+    const int h = heads[i % heads.size()];
+    std::vector<double> state(initial.begin() + h * d * d, initial.begin() + (h + 1) * d * d), ref;
+    recurrence(s, in, p.offsets[b], p.offsets[b + 1], h, state, ref);
+    for (std::size_t t = p.offsets[b]; t < static_cast<std::size_t>(p.offsets[b + 1]); ++t) {
+      for (int v = 0; v < d; ++v) {
+        const double r = ref[(t - p.offsets[b]) * d + v], x = value_of(out[(t * s.value_heads + h) * d + v]);
+        sums[i].o += (x - r) * (x - r), sums[i].oref += r * r;
+      }
+    }
+    for (int j = 0; j < d * d; ++j) {
+      const double x = states[b][h * d * d + j];
+      sums[i].s += (x - state[j]) * (x - state[j]), sums[i].sref += state[j] * state[j];
+    }
+  };
+  while (next < count) {
+    pool.clear();
+    for (int w = 0; w < 16 && next < count; ++w) pool.emplace_back(work, next++);
+    for (auto& t : pool) t.join();
+  }
+  Errors worst;
+  for (const Sums& x : sums) {
+    const double o = relative(x.o, x.oref), st = relative(x.s, x.sref);
+    if (!(o <= worst.out)) worst.out = o == o ? o : 1e9;
+    if (!(st <= worst.state)) worst.state = st == st ? st : 1e9;
+  }
+  return worst;
+}
+
+std::vector<int> all_heads(int n) {
+  std::vector<int> heads(n);
+  for (int i = 0; i < n; ++i) heads[i] = i;
+  return heads;
+}
+
+std::vector<float> random_state(const Shape& s, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> state(static_cast<std::size_t>(s.value_heads) * s.dim * s.dim);
+  for (float& x : state) x = normal(random);
+  return state;
+}
+
+void check_case(const char* name, const Op<DeltaRuleArgs>& op, const Shape& s, const std::vector<int>& lengths, Gates gates,
+                Phase phase, const std::vector<int>& heads) {
+  std::size_t tokens = 0;
+  for (int n : lengths) tokens += n;
+  const Inputs in = make_inputs(s, tokens, 7 + static_cast<unsigned>(tokens), gates);
+  const std::vector<float> initial = random_state(s, 5);
+  Problem p;
+  build(p, s, lengths, in, initial, phase);
+  const std::size_t bytes = op.scratch_bytes(p.args);
+  void* scratch = upload(std::vector<std::uint8_t>(bytes, 0xFF));
+  run(op, p.args, scratch);
+  finish();
+  const Errors e = compare(s, p, in, initial, heads);
+  std::printf("check %-34s HK %d HV %d T %zu: out %.2e state %.2e %s\n", name, s.key_heads, s.value_heads, tokens, e.out, e.state,
+              e.out < 1.2e-2 && e.state < 1.2e-2 ? "ok" : "BAD");
+  std::fflush(stdout);
+  release(scratch);
+}
+
+/// A sequence alone and as the third of a batch: the same bits; and twice in a row.
+void check_bits(const Op<DeltaRuleArgs>& op, const Shape& s) {
+  const std::vector<int> lengths = {130, 7, 1000, 64};
+  const Inputs in = make_inputs(s, 1201, 3, Gates::kModel);
+  const std::vector<float> initial = random_state(s, 6);
+  Problem batch, again, alone;
+  build(batch, s, lengths, in, initial, Phase::kPrefill), build(again, s, lengths, in, initial, Phase::kPrefill);
+  Inputs one;
+  const auto cut = [&](const auto& from, std::size_t width) {
+    return std::decay_t<decltype(from)>(from.begin() + 137 * width, from.begin() + 1137 * width);
+  };
+  one.q = cut(in.q, s.key_heads * s.dim), one.k = cut(in.k, s.key_heads * s.dim), one.v = cut(in.v, s.value_heads * s.dim);
+  one.g = cut(in.g, s.value_heads), one.beta = cut(in.beta, s.value_heads);
+  build(alone, s, {1000}, one, initial, Phase::kPrefill);
+  void* scratch = allocate<char>(op.scratch_bytes(batch.args));
+  for (Problem* p : {&batch, &again, &alone}) run(op, p->args, scratch);
+  finish();
+  const auto a = download(static_cast<const std::uint16_t*>(batch.args.out.data), in.v.size());
+  const auto b = download(static_cast<const std::uint16_t*>(again.args.out.data), in.v.size());
+  const auto c = download(static_cast<const std::uint16_t*>(alone.args.out.data), one.v.size());
+  const auto sa = download(batch.states[2], initial.size()), sc = download(alone.states[0], initial.size());
+  const bool same = a == b && std::equal(c.begin(), c.end(), a.begin() + 137 * s.value_heads * s.dim) && sa == sc;
+  std::printf("check bits: batch against alone, and repeated: %s\n", same ? "equal" : "DIFFERENT");
+  release(scratch);
+}
+
+/// Median microseconds of one call: a graph of `calls` calls over the given problems, replayed.
+double median_us(const Op<DeltaRuleArgs>& op, const std::vector<Problem*>& problems, int calls, int replays) {
+  std::size_t bytes = 0;
+  for (Problem* p : problems) bytes = std::max(bytes, op.scratch_bytes(p->args));
+  void* scratch = allocate<char>(bytes + 256);
+  run(op, problems[0]->args, scratch);
+  finish();
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess, "capture");
+  for (int i = 0; i < calls; ++i) run(op, problems[i % problems.size()]->args, scratch);
+  require(cudaStreamEndCapture(stream, &graph) == cudaSuccess, "end capture", cudaGetErrorString(cudaGetLastError()));
+  require(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess, "instantiate", cudaGetErrorString(cudaGetLastError()));
+  cudaEvent_t begin, end;
+  cudaEventCreate(&begin), cudaEventCreate(&end);
+  std::vector<double> times;
+  for (int i = 0; i < replays + 2; ++i) {
+    cudaEventRecord(begin, stream);
+    cudaGraphLaunch(exec, stream);
+    cudaEventRecord(end, stream);
+    require(cudaEventSynchronize(end) == cudaSuccess, "replay", cudaGetErrorString(cudaGetLastError()));
+    float ms = 0;
+    cudaEventElapsedTime(&ms, begin, end);
+    if (i >= 2) times.push_back(ms * 1e3 / calls);
+  }
+  std::sort(times.begin(), times.end());
+  cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
+  cudaEventDestroy(begin), cudaEventDestroy(end);
+  release(scratch);
+  return times[times.size() / 2];
+}
+
+void time_prefill(const char* name, const Op<DeltaRuleArgs>& op, const Shape& s, int sequences, int length, double bar_ms_24) {
+  const int sets = length * sequences <= 16384 ? 4 : 2;
+  const std::vector<float> initial(static_cast<std::size_t>(s.value_heads) * s.dim * s.dim, 0.0f);
+  // The random numbers of 8,192 tokens are repeated along the sequence: making more would take longer than measuring.
+  const Inputs base = make_inputs(s, 8192, 1, Gates::kModel);
+  const auto tile = [&](const auto& from, std::size_t tokens) {
+    std::decay_t<decltype(from)> to;
+    const std::size_t width = from.size() / 8192;
+    to.reserve(tokens * width);
+    while (to.size() < tokens * width) to.insert(to.end(), from.begin(), from.begin() + std::min(from.size(), tokens * width - to.size()));
+    return to;
+  };
+  const std::size_t tokens = static_cast<std::size_t>(sequences) * length;
+  const Inputs in{tile(base.q, tokens), tile(base.k, tokens), tile(base.v, tokens), tile(base.g, tokens), tile(base.beta, tokens)};
+  std::vector<Problem> problems(sets);
+  std::vector<Problem*> pointers;
+  for (Problem& p : problems) build(p, s, std::vector<int>(sequences, length), in, initial, Phase::kPrefill), pointers.push_back(&p);
+  const double us = median_us(op, pointers, 24, 9);
+  std::printf("time %-8s prefill %d x %6d: %9.1f us a layer, x24 %8.2f ms (bar %.2f), scratch %.1f MB\n", name, sequences, length, us,
+              us * 24e-3, bar_ms_24, op.scratch_bytes(problems[0].args) / 1e6);
+  std::fflush(stdout);
+}
+
+void time_decode(const char* name, const Op<DeltaRuleArgs>& op, const Shape& s, int sequences, double bar_us) {
+  const Inputs in = make_inputs(s, sequences, 1, Gates::kModel);
+  const std::vector<float> initial = random_state(s, 1);
+  const int sets = sequences >= 64 ? 3 : 48 / sequences + 1;
+  std::vector<Problem> problems(sets);
+  std::vector<Problem*> pointers;
+  for (Problem& p : problems) build(p, s, std::vector<int>(sequences, 1), in, initial, Phase::kDecode), pointers.push_back(&p);
+  const double us = median_us(op, pointers, 48, 15);
+  const double bytes = 2.0 * sequences * s.value_heads * s.dim * s.dim * 4;
+  std::printf("time %-8s decode B %3d: %8.2f us a layer (bar %.1f), %.2f TB/s\n", name, sequences, us, bar_us, bytes / us * 1e-6);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  require(argc > 1, "usage: gpu_gdn_bench PLUGIN [check] [prefill] [batch] [decode] [kda]");
+  void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+  require(library, "dlopen", library ? "" : dlerror());
+  const auto entry = reinterpret_cast<BackendEntry>(dlsym(library, kBackendEntryName));
+  backend = entry(nullptr)->backends[0];
+  BackendError error;
+  device = backend->open_device({}, &error);
+  require(device, "open_device", error.text);
+  require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess, "stream");
+  queue = backend->create_queue(device, stream, &error);
+  require(queue, "create_queue", error.text);
+  const auto wants = [&](const char* what) {
+    return argc == 2 || std::any_of(argv + 2, argv + argc, [&](const char* a) { return std::strcmp(a, what) == 0; });
+  };
+  const OpTable& ops = *backend->ops;
+  const Shape qwen, small{2, 4, 128, false}, ungrouped{3, 3, 128, false}, wide{1, 3, 128, false}, kda{32, 32, 128, true};
+  if (wants("check")) {
+    check_case("gdn one chunk", ops.gdn, small, {64}, Gates::kNone, Phase::kPrefill, all_heads(4));
+    check_case("gdn two chunks", ops.gdn, small, {128}, Gates::kModel, Phase::kPrefill, all_heads(4));
+    check_case("gdn ragged", ops.gdn, small, {0, 1, 63, 64, 65, 500, 2, 0}, Gates::kModel, Phase::kPrefill, all_heads(4));
+    check_case("gdn ragged harsh", ops.gdn, ungrouped, {0, 1, 63, 64, 65, 500, 2, 0}, Gates::kHarsh, Phase::kPrefill, all_heads(3));
+    check_case("gdn three heads a key", ops.gdn, wide, {1000, 1, 200}, Gates::kModel, Phase::kPrefill, all_heads(3));
+    check_case("gdn 16/32, 4096", ops.gdn, qwen, {4096}, Gates::kModel, Phase::kPrefill, {0, 1, 17, 31});
+    check_case("gdn 16/32, 3 sequences", ops.gdn, qwen, {1000, 2000, 777}, Gates::kModel, Phase::kPrefill, {0, 1, 17, 31});
+    check_case("gdn no decay, 2048", ops.gdn, qwen, {2048}, Gates::kNone, Phase::kPrefill, {0, 13, 31});
+    check_bits(ops.gdn, qwen);
+    check_case("gdn decode", ops.gdn, qwen, std::vector<int>(5, 1), Gates::kModel, Phase::kDecode, all_heads(32));
+  }
+  if (wants("decode")) {
+    time_decode("gdn", ops.gdn, qwen, 1, 4.0), time_decode("gdn", ops.gdn, qwen, 8, 12);
+    time_decode("gdn", ops.gdn, qwen, 64, 80), time_decode("gdn", ops.gdn, qwen, 256, 300);
+  }
+  if (wants("prefill")) {
+    const double bars[][2] = {{4096, 4.66}, {8192, 9.26}, {16384, 18.5}, {32768, 36.8}, {65536, 73.9}, {131072, 75}};
+    for (const auto& bar : bars) time_prefill("gdn", ops.gdn, qwen, 1, static_cast<int>(bar[0]), bar[1]);
+  }
+  if (wants("batch")) {
+    time_prefill("gdn", ops.gdn, qwen, 8, 8192, 0.70 * 24), time_prefill("gdn", ops.gdn, qwen, 2, 8192, 0);
+    time_prefill("gdn", ops.gdn, qwen, 4, 8192, 0);
+  }
+  if (wants("kda")) {
+    check_case("kda ragged", ops.kda, {2, 2, 128, true}, {0, 1, 63, 64, 65, 500}, Gates::kModel, Phase::kPrefill, all_heads(2));
+    check_case("kda ragged harsh", ops.kda, {2, 2, 128, true}, {0, 1, 63, 64, 65, 500}, Gates::kHarsh, Phase::kPrefill, all_heads(2));
+    time_prefill("kda", ops.kda, kda, 1, 8192, 14.3 * 24 / 16);
+    time_prefill("kda", ops.kda, kda, 1, 131072, 14.3 * 24);
+  }
+  return 0;
+}
