@@ -1,7 +1,10 @@
 #include "runtime/import/import_folder.h"
 
 #include "runtime/import/json_reader.h"
+#include "runtime/import/kimi_linear_config.h"
 #include "runtime/import/native_config.h"
+#include "runtime/import/olmo_hybrid_config.h"
+#include "runtime/import/qwen3_5_config.h"
 #include "runtime/model/model_fingerprint.h"
 #include "runtime/support/file.h"
 
@@ -13,6 +16,13 @@ constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{1} << 20;
 /// Every format and architecture. A new one: its file <stem>_config.{h,cpp}, and a line here.
 constexpr ImporterEntry kImporters[] = {
     {"format", "cairn-native/1", import_native},
+    {"model_type", "qwen3_5", import_qwen3_5},
+    {"model_type", "qwen3_5_text", import_qwen3_5},
+    {"model_type", "qwen3_5_moe", import_qwen3_5_moe},
+    {"model_type", "qwen3_5_moe_text", import_qwen3_5_moe},
+    {"model_type", "qwen3_next", import_qwen3_next},
+    {"model_type", "olmo_hybrid", import_olmo_hybrid},
+    {"model_type", "kimi_linear", import_kimi_linear},
 };
 
 std::string known_values() {
@@ -54,7 +64,7 @@ Result<ModelDescription> import_checked(const std::string& folder, const ImportO
   CAIRN_TRY(tensors.finish());
   CAIRN_TRY(check_tensors(description));
   if (options.check_finite) CAIRN_TRY(check_finite(description));
-  CAIRN_TRY(compute_fingerprint(description, options.progress));
+  if (options.wants_fingerprint) CAIRN_TRY(compute_fingerprint(description, options.progress));
   return description;
 }
 

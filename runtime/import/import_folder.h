@@ -15,6 +15,7 @@ struct ImportOptions {
   bool no_mmap = false;
   bool check_finite = false;
   ByteProgress progress;  ///< bytes of weights read for the fingerprint
+  bool wants_fingerprint = true;  ///< false: it stays zero, and no weight is read
 };
 
 /// Imports, validates, checks every tensor's shape, and computes the fingerprint.

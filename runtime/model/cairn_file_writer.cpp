@@ -124,19 +124,20 @@ void build_header(Builder& b, const ModelDescription& d, const ContainerPlan& pl
 /// Counts the checksum pass and the write pass as one.
 class TwoPassProgress {
  public:
-  TwoPassProgress(const ByteProgress& progress, std::uint64_t first_bytes) : progress_(progress), first_bytes_(first_bytes) {}
+  TwoPassProgress(const ByteProgress& progress, std::uint64_t first_bytes, std::uint64_t second_bytes)
+      : progress_(progress), first_bytes_(first_bytes), total_bytes_(first_bytes + second_bytes) {}
   Status first(std::uint64_t done) const {
-    if (!progress_ || progress_(done, first_bytes_ * 2)) return {};
+    if (!progress_ || progress_(done, total_bytes_)) return {};
     return Status::error(CAIRN_STATUS_CANCELLED, "writing a model was cancelled");
   }
   ByteProgress second() const {
     if (!progress_) return nullptr;
-    return [this](std::uint64_t done, std::uint64_t total) { return progress_(first_bytes_ + done, first_bytes_ + total); };
+    return [this](std::uint64_t done, std::uint64_t) { return progress_(first_bytes_ + done, total_bytes_); };
   }
 
  private:
   const ByteProgress& progress_;
-  std::uint64_t first_bytes_;
+  std::uint64_t first_bytes_, total_bytes_;
 };
 
 /// Where each section's bytes come from: (tensor, scales?) or a text.
@@ -164,7 +165,9 @@ Status write_cairn(const ModelDescription& d, ByteSink& sink, const CairnFileWri
   };
   const TensorProvider& provider = options.provider ? options.provider : own;
   CAIRN_TRY_ASSIGN(const ContainerPlan plan, plan_sections(d));
-  const TwoPassProgress progress(options.progress, plan.payload_bytes());
+  Builder sizing;  // the header's size does not depend on the fingerprint
+  build_header(sizing, d, plan, Digest{});
+  const TwoPassProgress progress(options.progress, plan.payload_bytes(), plan.total_bytes(sizing.GetSize()));
   std::vector<TensorContent> contents;
   std::uint64_t done = 0;
   for (std::size_t i = 0; i < d.tensors.size(); ++i) {

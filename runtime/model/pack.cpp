@@ -7,6 +7,7 @@
 #include "runtime/model/cairn_file_reader.h"
 #include "runtime/model/cairn_file_writer.h"
 #include "runtime/model/element_conversion.h"
+#include "runtime/support/log.h"
 
 namespace cairn {
 namespace {
@@ -73,6 +74,10 @@ class Converter {
     }
     if (index >= reported_) {  // the first of the two passes
       reported_ = index + 1;
+      if (from.dtype != to.dtype) {
+        log_message(CAIRN_LOG_INFO, "pack", "%s: %s to %s, relative error %.5f, largest %.3g", to.name.c_str(), dtype_name(from.dtype),
+                    dtype_name(to.dtype), error.relative_rms, error.max_abs);
+      }
       if (options_.report) {
         options_.report({to.name, from.dtype, to.dtype, from.size_bytes + from.scales_bytes, to.size_bytes + to.scales_bytes, error});
       }
@@ -158,6 +163,7 @@ Status pack(const std::string& folder, const std::string& path, const PackOption
   CAIRN_TRY(check_options(options));
   ImportOptions import;
   import.limits = options.limits;
+  import.wants_fingerprint = false;  // the writer computes it of what it writes
   CAIRN_TRY_ASSIGN(const ModelDescription description, import_folder(folder, import));
   return pack_description(description, path, options);
 }

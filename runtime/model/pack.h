@@ -34,7 +34,8 @@ struct PackOptions {
   std::function<void(const PackedTensor&)> report;  ///< each tensor once, in order of names
 };
 
-/// Imports the folder, converts, writes atomically and reads back what it wrote. CANCELLED leaves no file behind.
+/// Imports the folder, converts, writes atomically and reads back what it wrote. CANCELLED leaves no file behind. The error of
+/// each tensor that was rounded also goes to the log (INFO, component "pack"): that is how C programs see it.
 Status pack(const std::string& folder, const std::string& path, const PackOptions& options);
 
 /// The same from a description.

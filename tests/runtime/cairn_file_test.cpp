@@ -11,6 +11,7 @@
 #include "runtime/model/model_fingerprint.h"
 #include "runtime/model/pack.h"
 #include "runtime/support/allocator.h"
+#include "runtime/support/log.h"
 #include "tests/runtime/file_fixture.h"
 #include "tests/support/model_builder.h"
 
@@ -314,6 +315,32 @@ TEST_CASE("quantising by hand: 8 bits by row, 4 bits low nibble first") {
 
   const float zeros[4] = {0, 0, 0, 0};
   CHECK(quantize_i8(zeros, 1, 4).data == std::vector<std::uint8_t>(4, 0));
+}
+
+TEST_CASE("progress of packing grows to a total that stays, and the log tells the error of each rounded tensor") {
+  const TemporaryFolder folder;
+  std::string log;
+  set_log_callback([](void* user, cairn_log_level, const char*, const char* message) { *static_cast<std::string*>(user) += std::string(message) + "\n"; },
+                   &log, CAIRN_LOG_INFO);
+  PackOptions options;
+  options.format = WeightFormat::kI8;
+  std::uint64_t last = 0, total_bytes = 0;
+  options.progress = [&](std::uint64_t done, std::uint64_t total) {
+    const bool is_steady = total_bytes == 0 || total == total_bytes;
+    const bool grows = done >= last && done <= total;
+    CHECK(is_steady);
+    CHECK(grows);
+    last = done;
+    total_bytes = total;
+    return true;
+  };
+
+  CHECK(pack_description(*random_model({delta_layer(Mechanism::kGdn)}, 8), folder / "p.cairn", options).ok());
+  set_log_callback(nullptr, nullptr, 0);
+
+  CHECK(last > total_bytes * 9 / 10);
+  CHECK(log.find("layers.0.mixer.q.weight: f32 to i8, relative error 0.0") != std::string::npos);
+  CHECK(log.find("embed.weight") == std::string::npos);
 }
 
 TEST_CASE("packing that is cancelled or cannot write leaves the old file") {
