@@ -122,6 +122,21 @@ Status ImportedTensors::take_rows(const std::string& source, std::int64_t source
   return add_view(target, shape, *entry, entry->data + static_cast<std::uint64_t>(first) * row_bytes);
 }
 
+Status ImportedTensors::take_part(const std::string& source, const Shape& source_shape, std::uint64_t first_element,
+                                  const std::string& target, const Shape& shape) {
+  CAIRN_TRY_ASSIGN(const SafetensorsEntry* entry, require(source));
+  if (entry->shape != source_shape) {
+    return Status::format_error("tensor '%s' has shape %s (expected %s)", source.c_str(), shape_text(entry->shape).c_str(),
+                                shape_text(source_shape).c_str());
+  }
+  if (!range_fits(first_element, element_count(shape), element_count(source_shape))) {
+    return Status::error(CAIRN_STATUS_INTERNAL, "elements from %llu of tensor '%s' for '%s'",
+                         static_cast<unsigned long long>(first_element), source.c_str(), target.c_str());
+  }
+  used_.insert(source);
+  return add_view(target, shape, *entry, entry->data + first_element * static_cast<std::uint64_t>(safetensors_type_bytes(entry->type)));
+}
+
 Status ImportedTensors::add(const std::string& target, DType dtype, Shape shape, const void* elements, std::uint64_t size_bytes) {
   CAIRN_TRY_ASSIGN(HostBuffer memory, HostBuffer::allocate(size_bytes, target.c_str()));
   if (size_bytes) std::memcpy(memory.data(), elements, size_bytes);

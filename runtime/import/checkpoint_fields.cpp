@@ -1,0 +1,177 @@
+// Fields and files that every Hugging Face checkpoint has.
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "runtime/import/checkpoint_source.h"
+#include "runtime/support/file.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::uint64_t kMaxSettingsBytes = std::uint64_t{1} << 20;
+
+/// A JSON file of the folder; null when it is not there.
+Result<nlohmann::json> read_optional_json(const std::string& folder, const char* name) {
+  const std::string path = folder + "/" + name;
+  if (!file_exists(path)) return nlohmann::json();
+  CAIRN_TRY_ASSIGN(const std::string text, read_text_file(path, kMaxSettingsBytes));
+  CAIRN_TRY_ASSIGN(nlohmann::json json, parse_json(text, name));
+  if (!json.is_object()) return Status::format_error("%s: not a JSON object", name);
+  return json;
+}
+
+void add_stop_token(TokenizerConfig& tokenizer, std::int32_t id) {
+  if (id >= 0 && std::find(tokenizer.stop_tokens.begin(), tokenizer.stop_tokens.end(), id) == tokenizer.stop_tokens.end()) {
+    tokenizer.stop_tokens.push_back(id);
+  }
+}
+
+/// generation_config.json first: config.json often names only one of the ids that end a reply.
+Status read_stop_tokens(const std::string& folder, TokenizerConfig& tokenizer) {
+  CAIRN_TRY_ASSIGN(const nlohmann::json generation, read_optional_json(folder, "generation_config.json"));
+  if (!generation.is_null()) {
+    ConfigReader reader(generation, "generation_config.json");
+    const std::vector<std::int32_t> ids = reader.integers_or_one("eos_token_id");
+    for (const auto& [key, value] : generation.items()) reader.ignore({key.c_str()});  // sampling defaults are the caller's
+    CAIRN_TRY(reader.finish());
+    for (const std::int32_t id : ids) add_stop_token(tokenizer, id);
+    if (tokenizer.eos < 0 && !ids.empty()) tokenizer.eos = ids.front();
+  }
+  if (tokenizer.stop_tokens.empty()) add_stop_token(tokenizer, tokenizer.eos);
+  return {};
+}
+
+/// The template of tokenizer_config.json: a string, or a list of named ones of which "default" counts.
+std::string template_of(const nlohmann::json& settings) {
+  const auto found = settings.find("chat_template");
+  if (found == settings.end()) return {};
+  if (found->is_string()) return found->get<std::string>();
+  if (!found->is_array()) return {};
+  for (const nlohmann::json& entry : *found) {
+    if (entry.is_object() && entry.value("name", nlohmann::json()) == "default" && entry.contains("template") &&
+        entry["template"].is_string()) {
+      return entry["template"].get<std::string>();
+    }
+  }
+  return {};
+}
+
+Status read_texts(const std::string& folder, TokenizerConfig& tokenizer) {
+  const std::string settings_path = folder + "/tokenizer_config.json";
+  if (file_exists(settings_path)) {
+    CAIRN_TRY_ASSIGN(tokenizer.extra, read_text_file(settings_path, kMaxSettingsBytes));
+    CAIRN_TRY_ASSIGN(const nlohmann::json settings, parse_json(tokenizer.extra, "tokenizer_config.json"));
+    if (!settings.is_object()) return Status::format_error("tokenizer_config.json: not a JSON object");
+    tokenizer.chat_template = template_of(settings);
+    const auto add_bos = settings.find("add_bos_token");
+    tokenizer.add_bos = add_bos != settings.end() && *add_bos == true && tokenizer.bos >= 0;
+  }
+  const std::string template_path = folder + "/chat_template.jinja";
+  if (file_exists(template_path)) {
+    CAIRN_TRY_ASSIGN(tokenizer.chat_template, read_text_file(template_path, kMaxSettingsBytes));
+  }
+  constexpr std::array<std::pair<const char*, TokenizerKind>, 2> kFiles = {
+      {{"/tokenizer.json", TokenizerKind::kBpe}, {"/tiktoken.model", TokenizerKind::kTiktoken}}};
+  for (const auto& [name, kind] : kFiles) {
+    if (!file_exists(folder + name)) continue;
+    tokenizer.kind = kind;
+    CAIRN_TRY_ASSIGN(tokenizer.data, read_text_file(folder + name, kMaxTokenizerBytes));
+    break;
+  }
+  return {};
+}
+
+}  // namespace
+
+Status refuse_reexports(const ImportContext& context) {
+  for (const char* field : {"quantization_config", "quantization", "compression_config"}) {
+    const auto found = context.config.find(field);
+    if (found != context.config.end() && !found->is_null()) {
+      return Status::unsupported("config.json: field '%s': a quantised re-export; use the original checkpoint and pack it", field);
+    }
+  }
+  constexpr std::array kSuffixes = {"weight_scale_inv", "weight_scale", "weight_scale_2", "input_scale", "weight_packed", "qweight",
+                                    "qzeros", "g_idx", ".scales", ".biases", "weight_zero_point", "absmax", "quant_map"};
+  for (const auto& [name, entry] : context.tensors.sources()) {
+    for (const char* suffix : kSuffixes) {
+      if (name.ends_with(suffix)) {
+        return Status::unsupported("tensor '%s': a quantised re-export; use the original checkpoint and pack it", name.c_str());
+      }
+    }
+  }
+  return {};
+}
+
+void read_generic_fields(ConfigReader& reader) {
+  reader.ignore({"model_type", "architectures", "dtype", "torch_dtype", "transformers_version", "auto_map", "_name_or_path",
+                 "use_cache", "initializer_range", "attention_dropout", "hidden_dropout", "pad_token_id", "sep_token_id",
+                 "output_attentions", "output_hidden_states", "output_router_logits", "router_aux_loss_coef", "return_dict",
+                 "torchscript", "pretraining_tp", "attn_implementation", "_attn_implementation", "max_window_layers",
+                 "problem_type", "id2label", "label2id", "task_specific_params", "unsloth_fixed", "is_encoder_decoder",
+                 "chunk_size_feed_forward", "tokenizer_class"});
+  reader.expect("rope_scaling", nullptr);
+  reader.expect("use_sliding_window", false);
+  reader.expect("sliding_window", nullptr);
+  reader.expect("tie_encoder_decoder", false);
+  reader.expect("add_cross_attention", false);
+}
+
+RopeFields read_rope(ConfigReader& reader, float default_theta, float default_partial) {
+  RopeFields rope;
+  rope.partial_factor = reader.number("partial_rotary_factor", default_partial);
+  rope.theta = reader.number("rope_theta", reader.is_null("rope_theta") ? 0 : default_theta);
+  if (!reader.has("rope_parameters")) {
+    reader.ignore({"rope_parameters"});
+    return rope;
+  }
+  ConfigReader inner(reader.object("rope_parameters"), reader.where() + ".rope_parameters");
+  inner.expect("rope_type", "default");
+  inner.expect("type", "default");
+  rope.theta = inner.number("rope_theta", inner.is_null("rope_theta") ? 0 : rope.theta);
+  rope.partial_factor = inner.number("partial_rotary_factor", rope.partial_factor);
+  inner.ignore({"mrope_interleaved", "mrope_section"});  // text: the three positions are equal
+  reader.check(inner.finish());
+  return rope;
+}
+
+std::vector<bool> read_layer_types(ConfigReader& reader, std::int32_t layer_count, std::int32_t interval, const ModelLimits& limits) {
+  if (layer_count < 1 || static_cast<std::uint32_t>(layer_count) > limits.max_layers) {
+    reader.fail(Status::limit_exceeded("%s: num_hidden_layers is %d (1 to %u)", reader.where().c_str(), layer_count, limits.max_layers));
+    return {};
+  }
+  std::vector<bool> is_full(static_cast<std::size_t>(layer_count));
+  if (!reader.has("layer_types")) {
+    reader.ignore({"layer_types"});
+    if (interval < 1) reader.fail(Status::format_error("%s: full_attention_interval is %d (at least 1)", reader.where().c_str(), interval));
+    for (std::int32_t i = 0; i < layer_count; ++i) is_full[static_cast<std::size_t>(i)] = interval > 0 && (i + 1) % interval == 0;
+    return is_full;
+  }
+  const std::vector<std::string> types = reader.texts("layer_types");
+  if (types.size() != is_full.size()) {
+    reader.fail(Status::format_error("%s: layer_types names %zu layers, but num_hidden_layers is %d", reader.where().c_str(),
+                                     types.size(), layer_count));
+    return is_full;
+  }
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    is_full[i] = types[i] == "full_attention";
+    if (!is_full[i] && types[i] != "linear_attention") {
+      reader.fail(Status::unsupported("%s: layer %zu is '%.60s' (supported: linear_attention, full_attention)",
+                                      reader.where().c_str(), i, types[i].c_str()));
+    }
+  }
+  return is_full;
+}
+
+Status read_tokenizer_files(ImportContext& context, ConfigReader& reader) {
+  TokenizerConfig& tokenizer = context.description.tokenizer;
+  tokenizer.bos = reader.int32("bos_token_id", -1);
+  const std::vector<std::int32_t> eos = reader.integers_or_one("eos_token_id");
+  tokenizer.eos = eos.empty() ? -1 : eos.front();
+  CAIRN_TRY(read_texts(context.folder, tokenizer));
+  CAIRN_TRY(read_stop_tokens(context.folder, tokenizer));
+  for (const std::int32_t id : eos) add_stop_token(tokenizer, id);
+  return {};
+}
+
+}  // namespace cairn

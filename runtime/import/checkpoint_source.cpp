@@ -1,0 +1,151 @@
+#include "runtime/import/checkpoint_source.h"
+
+#include <charconv>
+#include <cstring>
+
+#include "runtime/support/allocator.h"
+
+namespace cairn {
+namespace {
+
+std::int64_t product(const std::vector<std::int64_t>& shape, std::size_t first) {
+  std::int64_t count = 1;
+  for (std::size_t i = first; i < shape.size(); ++i) count *= shape[i];
+  return count;
+}
+
+/// Cairn's element type for one that needs no conversion.
+bool element_type_of(SafetensorsType type, DType& dtype) {
+  switch (type) {
+    case SafetensorsType::kF32: dtype = DType::kF32; return true;
+    case SafetensorsType::kBF16: dtype = DType::kBF16; return true;
+    case SafetensorsType::kF16: dtype = DType::kF16; return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+Status CheckpointSource::take_all(const std::function<Status(const WantedTensor&)>& take) {
+  for (const TensorSpec& spec : expected_tensors(context_.description)) {
+    WantedTensor wanted{spec, -1, spec.name, root_};
+    if (spec.name.starts_with("layers.")) {
+      const std::size_t dot = spec.name.find('.', 7);
+      std::from_chars(spec.name.data() + 7, spec.name.data() + dot, wanted.layer);
+      wanted.part = spec.name.substr(dot + 1);
+      wanted.prefix = root_ + spec.name.substr(0, dot + 1);
+    }
+    CAIRN_TRY(take(wanted));
+  }
+  return {};
+}
+
+std::string CheckpointSource::choose(const WantedTensor& wanted, const Names& names) const {
+  for (const std::string& name : names) {
+    if (has(wanted.prefix + name)) return wanted.prefix + name;
+  }
+  return wanted.prefix + names.front();
+}
+
+Status CheckpointSource::take(const WantedTensor& wanted, const Names& names) {
+  return context_.tensors.take(choose(wanted, names), wanted.spec.name, wanted.spec.shape);
+}
+
+Status CheckpointSource::take_rows(const WantedTensor& wanted, const Names& names, std::int64_t source_rows, std::int64_t first) {
+  return context_.tensors.take_rows(choose(wanted, names), source_rows, first, wanted.spec.name, wanted.spec.shape);
+}
+
+Status CheckpointSource::gather_rows(const WantedTensor& wanted, const std::string& name, std::int64_t source_rows,
+                                     const std::function<std::int64_t(std::int64_t)>& row) {
+  const std::string source = wanted.prefix + name;
+  std::vector<std::int64_t> whole = wanted.spec.shape;
+  whole[0] = source_rows;
+  if (!has(source)) return Status::format_error("tensor '%s' is missing", source.c_str());
+  const SafetensorsEntry& entry = context_.tensors.sources().at(source);
+  if (entry.shape != whole) {
+    return Status::format_error("tensor '%s' has shape %s (expected %s)", source.c_str(), shape_text(entry.shape).c_str(),
+                                shape_text(whole).c_str());
+  }
+  DType dtype = DType::kF32;
+  const std::byte* from = entry.data;
+  std::vector<float> converted;
+  if (!element_type_of(entry.type, dtype)) {
+    CAIRN_TRY_ASSIGN(converted, context_.tensors.as_f32(source));
+    from = reinterpret_cast<const std::byte*>(converted.data());
+  }
+  const std::int64_t rows = wanted.spec.shape[0];
+  const auto row_bytes = static_cast<std::uint64_t>(product(whole, 1)) * (dtype == DType::kF32 ? 4U : 2U);
+  CAIRN_TRY_ASSIGN(HostBuffer gathered, HostBuffer::allocate(static_cast<std::uint64_t>(rows) * row_bytes, source.c_str()));
+  auto* to = reinterpret_cast<std::byte*>(gathered.data());
+  for (std::int64_t i = 0; i < rows; ++i) {
+    std::memcpy(to + static_cast<std::uint64_t>(i) * row_bytes, from + static_cast<std::uint64_t>(row(i)) * row_bytes, row_bytes);
+  }
+  context_.tensors.mark_used(source);
+  return context_.tensors.add(wanted.spec.name, dtype, wanted.spec.shape, to, static_cast<std::uint64_t>(rows) * row_bytes);
+}
+
+/// MLX stores convolutions as [channels, n, 1].
+Status CheckpointSource::check_convolution(const std::string& source, std::int64_t kernel) const {
+  const std::vector<std::int64_t> shape = context_.tensors.shape(source);
+  if (shape.size() == 3 && shape[1] == kernel && shape[2] == 1 && kernel != 1) {
+    return Status::unsupported("tensor '%s' has shape %s: an MLX re-export; use the original checkpoint", source.c_str(),
+                               shape_text(shape).c_str());
+  }
+  return {};
+}
+
+Status CheckpointSource::take_convolution(const WantedTensor& wanted, const Names& own_names, const std::string& fused_name,
+                                          const DeltaRuleConfig& config) {
+  const std::string own = own_names.empty() ? "" : choose(wanted, own_names), fused = wanted.prefix + fused_name;
+  const bool is_fused = own_names.empty() || (!has(own) && has(fused));
+  CAIRN_TRY(check_convolution(is_fused ? fused : own, config.conv_kernel));
+  if (!is_fused) return context_.tensors.take(own, wanted.spec.name, wanted.spec.shape);
+  const std::int64_t key_width = std::int64_t{config.key_heads} * config.key_dim;
+  const std::int64_t value_width = std::int64_t{config.value_heads} * config.value_dim;
+  const char which = wanted.part[std::strlen("mixer.conv_")];
+  const std::int64_t first = which == 'q' ? 0 : which == 'k' ? key_width : 2 * key_width;
+  return take_rows(wanted, {fused_name}, 2 * key_width + value_width, first);
+}
+
+Status CheckpointSource::take_expert_rows(const WantedTensor& wanted, const std::string& name,
+                                          const std::vector<std::int64_t>& source_shape, std::int64_t expert,
+                                          std::int64_t first_row) {
+  const std::uint64_t skipped = static_cast<std::uint64_t>((expert * source_shape[1] + first_row) * source_shape[2]);
+  return context_.tensors.take_part(wanted.prefix + name, source_shape, skipped, wanted.spec.name, wanted.spec.shape);
+}
+
+ExpertPart split_expert(const std::string& mlp_part) {
+  ExpertPart result{-1, mlp_part};
+  constexpr std::string_view kExperts = "experts.";
+  if (!mlp_part.starts_with(kExperts)) return result;
+  const std::size_t dot = mlp_part.find('.', kExperts.size());
+  std::from_chars(mlp_part.data() + kExperts.size(), mlp_part.data() + dot, result.expert);
+  result.part = mlp_part.substr(dot + 1);
+  return result;
+}
+
+Status take_mlp(CheckpointSource& source, const WantedTensor& wanted, const std::string& stem, const MlpConfig& mlp) {
+  const auto projection = [](const std::string& part) { return part.substr(0, part.find('.')) + "_proj.weight"; };
+  const std::string part = wanted.part.substr(std::strlen("mlp."));
+  if (mlp.kind == MlpKind::kSwiglu) return source.take(wanted, {stem + projection(part)});
+  if (part == "router.weight") return source.take(wanted, {stem + "gate.weight"});
+  if (part == "router_bias") return source.take(wanted, {stem + "gate.e_score_correction_bias"});
+  if (part == "shared_gate.weight") return source.take(wanted, {stem + "shared_expert_gate.weight"});
+  if (part.starts_with("shared.")) {
+    const std::string name = projection(part.substr(7));
+    return source.take(wanted, {stem + "shared_expert." + name, stem + "shared_experts." + name});
+  }
+  const ExpertPart expert = split_expert(part);
+  const std::string fused = stem + (expert.part == "down.weight" ? "experts.down_proj" : "experts.gate_up_proj");
+  if (source.has(wanted.prefix + fused)) {
+    const std::int64_t rows = wanted.spec.shape[0], columns = wanted.spec.shape[1];
+    if (expert.part == "down.weight") return source.take_expert_rows(wanted, fused, {mlp.expert_count, rows, columns}, expert.expert, 0);
+    const std::int64_t first = expert.part == "gate.weight" ? 0 : rows;
+    return source.take_expert_rows(wanted, fused, {mlp.expert_count, 2 * rows, columns}, expert.expert, first);
+  }
+  const std::string one = stem + "experts." + std::to_string(expert.expert) + ".";
+  const char* short_name = expert.part == "gate.weight" ? "w1.weight" : expert.part == "up.weight" ? "w3.weight" : "w2.weight";
+  return source.take(wanted, {one + projection(expert.part), one + short_name});
+}
+
+}  // namespace cairn

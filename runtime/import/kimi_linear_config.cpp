@@ -1,0 +1,186 @@
+#include "runtime/import/kimi_linear_config.h"
+
+#include <algorithm>
+
+namespace cairn {
+namespace {
+
+LayerConfig kda_layer(std::int32_t heads, std::int32_t head_dim, std::int32_t kernel, float eps) {
+  LayerConfig layer;
+  layer.mechanism = Mechanism::kKda;
+  layer.delta.key_heads = layer.delta.value_heads = heads;
+  layer.delta.key_dim = layer.delta.value_dim = head_dim;
+  layer.delta.conv_kernel = kernel;
+  layer.delta.decay_rank = layer.delta.gate_rank = head_dim;
+  layer.output = {NormKind::kRms, GateKind::kSigmoid, eps};
+  return layer;
+}
+
+LayerConfig read_latent(ConfigReader& reader) {
+  LayerConfig layer;
+  layer.mechanism = Mechanism::kLatentAttention;
+  LatentAttentionConfig& c = layer.latent;
+  c.heads = reader.int32("num_attention_heads");
+  c.nope_dim = reader.int32("qk_nope_head_dim");
+  c.shared_dim = reader.int32("qk_rope_head_dim");
+  c.value_dim = reader.int32("v_head_dim");
+  c.rank = reader.int32("kv_lora_rank");
+  c.latent_norm_eps = reader.number("kv_a_layernorm_eps", 1e-6F);  // the default of the norm's class
+  reader.expect("mla_use_nope", true);
+  reader.expect("q_lora_rank", nullptr);
+  reader.expect("num_key_value_heads", c.heads);
+  reader.expect("qk_head_dim", std::int64_t{c.nope_dim} + c.shared_dim);
+  reader.ignore({"head_dim", "rope_theta", "rope_parameters"});  // nothing rotates
+  return layer;
+}
+
+/// The kinds of the layers, by the 1-based lists of linear_attn_config.
+Status read_kinds(ConfigReader& reader, const ImportContext& context, const LayerConfig& latent, float eps, ModelDescription& d) {
+  ConfigReader inner(reader.object("linear_attn_config"), reader.where() + ".linear_attn_config");
+  const std::int32_t heads = inner.int32("num_heads"), head_dim = inner.int32("head_dim");
+  const std::int32_t kernel = inner.int32("short_conv_kernel_size", 4);
+  const std::vector<std::int32_t> kda = inner.integers_or_one("kda_layers"), full = inner.integers_or_one("full_attn_layers");
+  CAIRN_TRY(inner.finish());
+  reader.expect("linear_num_heads", heads);
+  reader.expect("linear_head_dim", head_dim);
+  reader.expect("linear_conv_kernel_dim", kernel);
+  const std::int32_t count = reader.int32("num_hidden_layers");
+  if (count < 1 || static_cast<std::uint32_t>(count) > context.limits.max_layers) {
+    return Status::limit_exceeded("config.json: num_hidden_layers is %d (1 to %u)", count, context.limits.max_layers);
+  }
+  const auto holds = [](const std::vector<std::int32_t>& list, std::int32_t layer) {
+    return std::find(list.begin(), list.end(), layer) != list.end();
+  };
+  for (std::int32_t i = 1; i <= count; ++i) {
+    if (holds(kda, i) == holds(full, i)) {
+      return Status::format_error("config.json: linear_attn_config: layer %d (from 1) must be in one of kda_layers and full_attn_layers", i);
+    }
+    d.layers.push_back(holds(kda, i) ? kda_layer(heads, head_dim, kernel, eps) : latent);
+  }
+  if (!reader.has("layer_types")) return {};
+  const std::vector<bool> is_full = read_layer_types(reader, count, 0, context.limits);
+  for (std::size_t i = 0; i < is_full.size(); ++i) {
+    if (is_full[i] != (d.layers[i].mechanism == Mechanism::kLatentAttention)) {
+      return Status::format_error("config.json: layer_types and linear_attn_config disagree about layer %zu", i);
+    }
+  }
+  return {};
+}
+
+MlpConfig read_experts(ConfigReader& reader) {
+  MlpConfig moe;
+  moe.kind = MlpKind::kMoe;
+  moe.expert_count = reader.int32("num_experts", 0);
+  moe.top_k = reader.int32(reader.has("num_experts_per_token") ? "num_experts_per_token" : "num_experts_per_tok", 8);
+  moe.hidden_dim = reader.int32("moe_intermediate_size", 0);
+  const std::int32_t shared = reader.int32("num_shared_experts", 0);
+  if (shared < 0 || shared > 1024) reader.fail(Status::format_error("%s: num_shared_experts is %d (0 to 1024)", reader.where().c_str(), shared));
+  else if (moe.hidden_dim > 0 && moe.hidden_dim <= (1 << 20)) moe.shared_hidden_dim = shared * moe.hidden_dim;
+  const std::string activation = reader.text("moe_router_activation_func", "sigmoid");
+  moe.router = activation == "softmax" ? RouterKind::kSoftmax : RouterKind::kSigmoid;
+  if (activation != "softmax" && activation != "sigmoid") {
+    reader.fail(Status::unsupported("%s: field 'moe_router_activation_func' is '%.60s' (supported: sigmoid, softmax)",
+                                    reader.where().c_str(), activation.c_str()));
+  }
+  moe.renormalize = reader.boolean("moe_renormalize", true);
+  moe.correction_bias = true;
+  moe.routed_scale = reader.number("routed_scaling_factor", 1);
+  const std::int32_t groups = reader.int32("num_expert_group", 1), top_groups = reader.int32("topk_group", 1);
+  if (reader.boolean("use_grouped_topk", true)) {
+    moe.group_count = groups;
+    moe.top_groups = top_groups;
+  }
+  return moe;
+}
+
+Status read_mlps(ConfigReader& reader, ModelDescription& d) {
+  const MlpConfig moe = read_experts(reader);
+  MlpConfig dense;
+  dense.hidden_dim = reader.int32("intermediate_size");
+  const std::int32_t first = reader.int32("first_k_dense_replace", 0), step = reader.int32("moe_layer_freq", 1);
+  if (step < 1) return Status::format_error("config.json: moe_layer_freq is %d (at least 1)", step);
+  for (std::size_t i = 0; i < d.layers.size(); ++i) {
+    const auto index = static_cast<std::int32_t>(i);
+    d.layers[i].mlp = moe.expert_count > 0 && index >= first && index % step == 0 ? moe : dense;
+  }
+  if (!reader.has("mlp_layer_types")) return {};
+  const std::vector<std::string> types = reader.texts("mlp_layer_types");
+  for (std::size_t i = 0; i < d.layers.size(); ++i) {
+    const char* expected = d.layers[i].mlp.kind == MlpKind::kMoe ? "sparse" : "dense";
+    if (i >= types.size() || types[i] != expected) {
+      return Status::format_error("config.json: mlp_layer_types and first_k_dense_replace disagree about layer %zu", i);
+    }
+  }
+  return {};
+}
+
+Status take_kda(CheckpointSource& source, const WantedTensor& wanted, const DeltaRuleConfig& c) {
+  const std::string stem = "self_attn.", part = wanted.part.substr(6);
+  if (part.starts_with("conv_")) {
+    return source.take_convolution(wanted, {stem + part[5] + "_conv1d.weight"}, stem + "conv1d.weight", c);
+  }
+  const auto gate = [&](const char* name) { return source.take(wanted, {stem + name, stem + "forget_gate." + name}); };
+  if (part == "a_down.weight") return gate("f_a_proj.weight");
+  if (part == "a_up.weight") return gate("f_b_proj.weight");
+  if (part == "a_log") return gate("A_log");
+  if (part == "dt_bias") return gate("dt_bias");
+  if (part == "z_down.weight") return source.take(wanted, {stem + "g_a_proj.weight"});
+  if (part == "z_up.weight") return source.take(wanted, {stem + "g_b_proj.weight"});
+  if (part == "norm.weight") return source.take(wanted, {stem + "o_norm.weight"});
+  return source.take(wanted, {stem + part[0] + "_proj.weight"});
+}
+
+Status take_latent(CheckpointSource& source, const WantedTensor& wanted) {
+  const std::string stem = "self_attn.", part = wanted.part.substr(6);
+  if (part == "kv_a.weight") return source.take(wanted, {stem + "kv_a_proj_with_mqa.weight"});
+  if (part == "kv_a_norm.weight") return source.take(wanted, {stem + "kv_a_layernorm.weight"});
+  if (part == "kv_b.weight") return source.take(wanted, {stem + "kv_b_proj.weight"});
+  return source.take(wanted, {stem + part[0] + "_proj.weight"});
+}
+
+Status take_tensor(CheckpointSource& source, const WantedTensor& wanted, const ModelDescription& d) {
+  const std::string& part = wanted.part;
+  if (part == "embed.weight") return source.take(wanted, {"embed_tokens.weight"});
+  if (part == "final_norm.weight") return source.take(wanted, {"norm.weight"});
+  if (wanted.layer < 0) return source.take(WantedTensor{wanted.spec, -1, part, ""}, {"lm_head.weight"});
+  if (part == "norm1.weight") return source.take(wanted, {"input_layernorm.weight"});
+  if (part == "norm2.weight") return source.take(wanted, {"post_attention_layernorm.weight"});
+  const LayerConfig& layer = d.layers[static_cast<std::size_t>(wanted.layer)];
+  if (part.starts_with("mlp.")) {
+    const bool is_moe = layer.mlp.kind == MlpKind::kMoe;
+    const std::string probe = wanted.prefix + "block_sparse_moe." + (is_moe ? "gate.weight" : "gate_proj.weight");
+    return take_mlp(source, wanted, source.has(probe) ? "block_sparse_moe." : "mlp.", layer.mlp);
+  }
+  if (layer.mechanism == Mechanism::kKda) return take_kda(source, wanted, layer.delta);
+  return take_latent(source, wanted);
+}
+
+}  // namespace
+
+Status import_kimi_linear(ImportContext& context) {
+  ModelDescription& d = context.description;
+  CAIRN_TRY(refuse_reexports(context));
+  ConfigReader reader(context.config, "config.json");
+  read_generic_fields(reader);
+  reader.expect("hidden_act", "silu");
+  reader.expect("attention_bias", false);
+  reader.ignore({"num_nextn_predict_layers", "moe_router_topk_scaling"});
+  d.architecture = "kimi_linear";
+  d.model_dim = reader.int32("hidden_size");
+  d.vocab_size = reader.int32("vocab_size");
+  d.norm_eps = reader.number("rms_norm_eps", 1e-5F);
+  d.tied_embedding = reader.boolean("tie_word_embeddings", false);
+  d.trained_tokens = reader.integer("model_max_length", 0);
+  if (reader.has("max_position_embeddings")) d.trained_tokens = reader.integer("max_position_embeddings", 0);
+  reader.check(read_kinds(reader, context, read_latent(reader), d.norm_eps, d));
+  reader.check(read_mlps(reader, d));
+  reader.check(read_tokenizer_files(context, reader));
+  CAIRN_TRY(reader.finish());
+  CAIRN_TRY(validate(d, context.limits));
+  context.tensors.ignore_prefix("model.mtp");
+  if (d.tied_embedding && context.tensors.has("lm_head.weight")) context.tensors.mark_used("lm_head.weight");
+  CheckpointSource source(context, "model.");
+  return source.take_all([&](const WantedTensor& wanted) { return take_tensor(source, wanted, d); });
+}
+
+}  // namespace cairn
