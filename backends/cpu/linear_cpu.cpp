@@ -1,7 +1,11 @@
-// linear: weights are read where they lie, in the order of linear_kernels.h; the same order in prefill and in decode.
+// linear: weights are read where they lie, in the order of linear_kernels.h, in prefill as in decode. Where the processor has
+// tile registers, prefill of bf16 weights goes to oneDNN.
 #include "backends/cpu/linear_cpu.h"
 
 #include <algorithm>
+
+#include "backends/cpu/onednn_linear.h"
+#include "cairn/status.h"
 
 namespace cairn::cpu {
 namespace {
@@ -12,11 +16,20 @@ static_assert(kThreadScratchBytes >= sizeof(float) * kLinearBlockInputs * kLinea
 // piece reads all of x.
 constexpr std::int64_t kFewRows = 64, kPieceBytes = 64 << 10, kPieceRows = 384;
 
-std::size_t linear_scratch_bytes(const LinearArgs& a) { return a.token_count > 1 ? kThreadScratchBytes : 0; }
+bool is_packed_product(const LinearArgs& a) { return a.phase == Phase::kPrefill && a.weight->packed; }
+
+std::size_t linear_scratch_bytes(const LinearArgs& a) {
+  if (is_packed_product(a)) return onednn_scratch_bytes(*a.weight, a.token_count);
+  return a.token_count > 1 ? kThreadScratchBytes : 0;
+}
 
 void linear_run(BackendQueue* queue, const LinearArgs& a, void* scratch) {
   const LinearProduct product = {a.weight, row(a.in, 0), a.in.stride, row(a.out, 0), a.out.stride, a.token_count, a.accumulate};
-  multiply(device_of(queue), product, scratch);
+  if (!is_packed_product(a)) return multiply(device_of(queue), product, scratch);
+  if (!onednn_multiply(device_of(queue), product, scratch) && queue_of(queue).error.status == CAIRN_STATUS_OK) {
+    backend_failure(&queue_of(queue).error, CAIRN_STATUS_DEVICE, "linear: oneDNN %s failed on %d x %d", onednn_version(),
+                    a.weight->out_dim, a.weight->in_dim);
+  }
 }
 
 }  // namespace
@@ -48,8 +61,12 @@ void multiply(Device& device, const LinearProduct& p, void* own_scratch) {
   });
 }
 
-bool pack_linear(BackendDevice*, LinearWeight*, BackendError*) { return true; }
-void unpack_linear(BackendDevice*, LinearWeight*) {}
+bool pack_linear(BackendDevice* device, LinearWeight* weight, BackendError* error) {
+  weight->packed = nullptr;
+  return onednn_pack(device_of(device), weight, error);
+}
+
+void unpack_linear(BackendDevice*, LinearWeight* weight) { onednn_unpack(weight); }
 
 void override_linear(OpTable& ops) {
   ops.linear.scratch_bytes = linear_scratch_bytes;
