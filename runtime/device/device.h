@@ -107,4 +107,17 @@ class Queue {
   BackendQueue* handle_;
 };
 
+/// Waits for the queue's work at the end of a scope. Declared after memory that queued work uses and that a failure gives
+/// back: the work is done before the memory is gone.
+class QueueDrain {
+ public:
+  explicit QueueDrain(Queue& queue) : queue_(queue) {}
+  ~QueueDrain() { (void)queue_.synchronize().ok(); }
+  QueueDrain(const QueueDrain&) = delete;
+  QueueDrain& operator=(const QueueDrain&) = delete;
+
+ private:
+  Queue& queue_;
+};
+
 }  // namespace cairn

@@ -33,6 +33,7 @@ SlotTable::SlotTable(std::shared_ptr<const Device> device, const Geometry& geome
 
 Result<std::unique_ptr<SlotTable>> SlotTable::create(std::shared_ptr<const Device> device, const StateSlot& slot, Queue& queue) {
   std::unique_ptr<SlotTable> table(new SlotTable(std::move(device), geometry(slot)));
+  const QueueDrain drain(queue);
   CAIRN_TRY(table->allocate_arrays());
   CAIRN_TRY(table->fill_index(queue));
   CAIRN_TRY(table->write_control(queue, 0, 0));
@@ -282,6 +283,7 @@ Status SlotTable::freeze(Queue& queue) {
 Result<std::unique_ptr<SlotTable>> SlotTable::fork(Queue& queue) {
   CAIRN_TRY(read_control(queue));
   std::unique_ptr<SlotTable> table(new SlotTable(device_, geometry_));
+  const QueueDrain drain(queue);
   CAIRN_TRY(table->allocate_arrays());
   CAIRN_TRY(queue.copy(table->index_.data(), index_.data(), geometry_.index_bytes(), CopyKind::kDeviceToDevice));
   // The last shared slab may have free rows: they are this table's. The fork goes on in a slab of its own.

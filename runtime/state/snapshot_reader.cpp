@@ -49,6 +49,7 @@ Status SnapshotReader::restore(std::shared_ptr<const ByteSource> source, const S
   CAIRN_TRY(reader.check_matches(state));
   CAIRN_TRY(reader.container_.verify_payload());
   CAIRN_TRY_ASSIGN(const std::unique_ptr<State> staged, State::create(state.layout_, state.device_, state.options_));
+  const QueueDrain drain(queue);
   CAIRN_TRY(reader.load(queue, *staged));
   CAIRN_TRY(queue.synchronize());
   state.swap_contents(*staged);
@@ -199,6 +200,7 @@ Status SnapshotReader::load_journal(Queue& queue, State& state) {
   }
   if (!state.journal_.is_on()) return {};
   CheckpointList checkpoints;
+  const QueueDrain drain(queue);
   for (std::size_t i = first; i < contents_.checkpoints.size(); ++i) {
     CAIRN_TRY_ASSIGN(std::unique_ptr<Checkpoint> checkpoint, load_checkpoint(static_cast<std::int32_t>(i), queue, state));
     checkpoints.push_back(std::move(checkpoint));
@@ -215,6 +217,7 @@ Result<std::unique_ptr<Checkpoint>> SnapshotReader::load_checkpoint(std::int32_t
   checkpoint->has_sparse_prefill = stored.has_sparse_prefill;
   checkpoint->is_empty = stored.position == 0;
   if (checkpoint->is_empty) return checkpoint;
+  const QueueDrain drain(queue);
   CAIRN_TRY(state.prepare(*checkpoint));
   CAIRN_TRY(queue.zero(checkpoint->dense.data(), checkpoint->dense.size_bytes()));
   for (std::size_t i = 0; i < contents_.slots.size(); ++i) {

@@ -53,8 +53,8 @@ State::~State() { secure_zero(last_logits_.data(), last_logits_.size() * sizeof(
 Result<std::unique_ptr<State>> State::create(std::shared_ptr<const StateLayout> layout, std::shared_ptr<const Device> device,
                                              const StateOptions& options) {
   CAIRN_TRY(check_options(*layout, options));
-  CAIRN_TRY_ASSIGN(const std::unique_ptr<Queue> queue, Queue::create(device));
   std::unique_ptr<State> state(new State(std::move(layout), std::move(device), options));
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<Queue> queue, Queue::create(state->device_));  // ends before the state does
   CAIRN_TRY(state->allocate_dense(*queue));
   CAIRN_TRY(state->make_tables(*queue));
   CAIRN_TRY(state->start_journal(*queue));
@@ -89,6 +89,7 @@ Status State::make_tables(Queue& queue) {
 
 Result<std::unique_ptr<State>> State::fork(Queue& queue) {
   std::unique_ptr<State> other(new State(layout_, device_, options_));
+  const QueueDrain drain(queue);
   CAIRN_TRY(other->allocate_dense(queue));
   CAIRN_TRY(queue.copy(other->dense_.data(), dense_.data(), layout_->checkpoint_bytes(), CopyKind::kDeviceToDevice));
   const std::size_t token_count = static_cast<std::size_t>(kv_used_tokens());
@@ -205,8 +206,12 @@ Status State::prepare_checkpoints(std::int64_t count) {
   if (!journal_.is_on() || count == 0) return {};
   const auto live = static_cast<std::int64_t>(journal_.checkpoints().size());
   const std::int64_t wanted = std::min(count, std::max<std::int64_t>(1, journal_.checkpoint_limit() - live));
-  while (static_cast<std::int64_t>(pool_.size()) < wanted) pool_.push_back(std::make_unique<Checkpoint>());
   for (const std::unique_ptr<Checkpoint>& checkpoint : pool_) CAIRN_TRY(prepare(*checkpoint));
+  while (static_cast<std::int64_t>(pool_.size()) < wanted) {
+    auto checkpoint = std::make_unique<Checkpoint>();
+    CAIRN_TRY(prepare(*checkpoint));
+    pool_.push_back(std::move(checkpoint));
+  }
   dropped_.reserve(pool_.size() + static_cast<std::size_t>(live) + 1);
   return {};
 }
