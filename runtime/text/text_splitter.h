@@ -1,0 +1,37 @@
+// Cutting text into pre-tokens with the regular expression of a tokenizer.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "runtime/support/status.h"
+
+namespace cairn {
+
+/// A compiled pattern (PCRE2, UTF-8, Unicode properties). Immutable, thread-safe.
+class TextSplitter {
+ public:
+  /// FORMAT: the pattern does not compile.
+  static Result<std::unique_ptr<TextSplitter>> compile(const std::string& pattern);
+  ~TextSplitter();
+  TextSplitter(const TextSplitter&) = delete;
+  TextSplitter& operator=(const TextSplitter&) = delete;
+
+  /// Calls `take` with every match and with every gap between matches, in order ("Isolated"). `text` is valid UTF-8.
+  Status split(std::string_view text, const std::function<void(std::string_view)>& take) const;
+
+ private:
+  TextSplitter() = default;
+  struct Compiled;
+  std::unique_ptr<Compiled> compiled_;
+};
+
+/// Canonical composition (NFC); ASCII comes back as it is. INVALID_ARGUMENT: not UTF-8.
+Result<std::string> to_nfc(std::string_view text);
+
+/// Byte offset of the first byte that is not UTF-8; npos: all of it is.
+std::size_t first_invalid_utf8(std::string_view text);
+
+}  // namespace cairn

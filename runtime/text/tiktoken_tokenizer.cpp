@@ -1,0 +1,213 @@
+// Kimi's tokenizer: tiktoken ranks ("base64 rank" lines) and its pattern (public-models.md 6.3). A piece that is a rank is one
+// token; else the adjacent pair whose bytes together have the lowest rank merges first.
+#include <algorithm>
+#include <limits>
+
+#include "runtime/import/json_reader.h"
+#include "runtime/text/added_tokens.h"
+#include "runtime/text/text_splitter.h"
+#include "runtime/text/tokenizer.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::int32_t kSpecialCount = 258;        // ids from the number of ranks on
+constexpr std::size_t kMaxCharacters = 400'000;    // a text is cut here first
+constexpr std::size_t kMaxRun = 25'000;            // and runs of blanks, or of other characters, here
+constexpr std::int64_t kMaxRank = std::int64_t{1} << 22;
+
+// The intersections of the original, [..&&[^\p{Han}]], as a look-ahead before each character.
+constexpr const char* kPattern =
+    R"([\p{Han}]+)"
+    R"(|[^\r\n\p{L}\p{N}]?(?:(?!\p{Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])*(?:(?!\p{Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}])+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|[^\r\n\p{L}\p{N}]?(?:(?!\p{Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])+(?:(?!\p{Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}])*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+bool decode_base64(std::string_view text, std::string& bytes) {
+  bytes.clear();
+  std::uint32_t bits = 0;
+  int count = 0;
+  while (!text.empty() && text.back() == '=') text.remove_suffix(1);
+  for (const char c : text) {
+    const std::uint32_t value = c >= 'A' && c <= 'Z'   ? static_cast<std::uint32_t>(c - 'A')
+                                : c >= 'a' && c <= 'z' ? static_cast<std::uint32_t>(c - 'a' + 26)
+                                : c >= '0' && c <= '9' ? static_cast<std::uint32_t>(c - '0' + 52)
+                                : c == '+'             ? 62U
+                                : c == '/'             ? 63U
+                                                       : 64U;
+    if (value == 64U) return false;
+    bits = bits << 6 | value;
+    count += 6;
+    if (count < 8) continue;
+    count -= 8;
+    bytes.push_back(static_cast<char>(bits >> count & 0xffU));
+  }
+  return !bytes.empty();
+}
+
+class TiktokenTokenizer : public Tokenizer {
+ public:
+  Status build(const TokenizerConfig& config);
+
+  Status encode(std::string_view text, std::vector<std::int32_t>& ids) const override;
+  std::string_view token_bytes(std::int32_t id) const override {
+    return id >= 0 && static_cast<std::size_t>(id) < tokens_.size() ? std::string_view(tokens_[static_cast<std::size_t>(id)]) : std::string_view();
+  }
+  bool is_special(std::int32_t id) const override { return id >= rank_count_ && id < id_end(); }
+  std::int32_t id_end() const override { return static_cast<std::int32_t>(tokens_.size()); }
+
+ private:
+  Status read_rank(std::string_view line, std::size_t number);
+  Status read_specials(const std::string& settings);
+  Status encode_plain(std::string_view text, std::vector<std::int32_t>& ids) const;
+  void encode_piece(std::string_view piece, std::vector<std::int32_t>& ids) const;
+  std::int32_t rank_of(std::string_view bytes) const {
+    const auto found = ranks_.find(std::string(bytes));
+    return found == ranks_.end() ? std::numeric_limits<std::int32_t>::max() : found->second;
+  }
+
+  std::unordered_map<std::string, std::int32_t> ranks_;
+  std::vector<std::string> tokens_;
+  std::int32_t rank_count_ = 0;
+  AddedTokens specials_;
+  std::unique_ptr<TextSplitter> splitter_;
+};
+
+Status TiktokenTokenizer::read_rank(std::string_view line, std::size_t number) {
+  const std::size_t blank = line.find(' ');
+  std::string bytes;
+  if (blank == std::string_view::npos || !decode_base64(line.substr(0, blank), bytes)) {
+    return Status::format_error("tiktoken.model: line %zu is not 'base64 rank'", number);
+  }
+  std::int64_t rank = 0;
+  for (const char c : line.substr(blank + 1)) {
+    if (c < '0' || c > '9' || rank >= kMaxRank) return Status::format_error("tiktoken.model: line %zu: the rank is not a number below 2^22", number);
+    rank = rank * 10 + (c - '0');
+  }
+  if (rank >= kMaxRank || blank + 1 == line.size()) return Status::format_error("tiktoken.model: line %zu: the rank is not a number below 2^22", number);
+  const auto index = static_cast<std::size_t>(rank);
+  if (index >= tokens_.size()) tokens_.resize(index + 1);
+  if (!tokens_[index].empty() || !ranks_.emplace(bytes, static_cast<std::int32_t>(rank)).second) {
+    return Status::format_error("tiktoken.model: line %zu: rank %lld or its bytes stand twice", number, static_cast<long long>(rank));
+  }
+  tokens_[index] = std::move(bytes);
+  return {};
+}
+
+Status TiktokenTokenizer::read_specials(const std::string& settings) {
+  rank_count_ = static_cast<std::int32_t>(tokens_.size());
+  for (std::int32_t i = 0; i < kSpecialCount; ++i) tokens_.push_back("<|reserved_token_" + std::to_string(rank_count_ + i) + "|>");
+  if (!settings.empty()) {
+    CAIRN_TRY_ASSIGN(const nlohmann::json extra, parse_json(settings, "tokenizer_config.json"));
+    const auto names = extra.is_object() ? extra.find("added_tokens_decoder") : extra.end();
+    if (names != extra.end() && names->is_object()) {
+      for (const auto& [name, entry] : names->items()) {
+        const bool is_number = !name.empty() && name.size() <= 7 && name.find_first_not_of("0123456789") == std::string::npos;
+        const std::int64_t id = is_number ? std::stoll(name) : -1;
+        if (id < rank_count_ || id >= id_end() || !entry.is_object() || !entry.contains("content") || !entry["content"].is_string()) {
+          return Status::format_error("tokenizer_config.json: added token '%.16s' is not a special token of this vocabulary", name.c_str());
+        }
+        tokens_[static_cast<std::size_t>(id)] = entry["content"].get<std::string>();
+      }
+    }
+  }
+  for (std::int32_t id = rank_count_; id < id_end(); ++id) {
+    AddedToken token;
+    token.content = tokens_[static_cast<std::size_t>(id)];
+    token.id = id;
+    token.special = true;
+    specials_.add(token);
+  }
+  return {};
+}
+
+Status TiktokenTokenizer::build(const TokenizerConfig& config) {
+  std::size_t number = 0;
+  for (std::size_t at = 0; at < config.data.size();) {
+    const std::size_t end = std::min(config.data.find('\n', at), config.data.size());
+    std::string_view line(config.data.data() + at, end - at);
+    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    ++number;
+    if (!line.empty()) CAIRN_TRY(read_rank(line, number));
+    at = end + 1;
+  }
+  if (tokens_.empty()) return Status::format_error("tiktoken.model: no ranks");
+  CAIRN_TRY(read_specials(config.extra));
+  CAIRN_TRY_ASSIGN(splitter_, TextSplitter::compile(kPattern));
+  return {};
+}
+
+void TiktokenTokenizer::encode_piece(std::string_view piece, std::vector<std::int32_t>& ids) const {
+  constexpr std::int32_t kNone = std::numeric_limits<std::int32_t>::max();
+  if (const std::int32_t whole = rank_of(piece); whole != kNone) {
+    ids.push_back(whole);
+    return;
+  }
+  struct Part {
+    std::size_t begin;
+    std::int32_t rank;  ///< of this part joined with the next
+  };
+  std::vector<Part> parts;
+  for (std::size_t i = 0; i <= piece.size(); ++i) parts.push_back({i, kNone});
+  const auto pair_rank = [&](std::size_t i) {
+    return i + 2 < parts.size() ? rank_of(piece.substr(parts[i].begin, parts[i + 2].begin - parts[i].begin)) : kNone;
+  };
+  for (std::size_t i = 0; i + 2 < parts.size(); ++i) parts[i].rank = pair_rank(i);
+  for (;;) {
+    const auto best = std::min_element(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.rank < b.rank; });
+    if (best->rank == kNone) break;
+    const auto i = static_cast<std::size_t>(best - parts.begin());
+    parts.erase(best + 1);
+    parts[i].rank = pair_rank(i);
+    if (i > 0) parts[i - 1].rank = pair_rank(i - 1);
+  }
+  for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
+    const std::int32_t rank = rank_of(piece.substr(parts[i].begin, parts[i + 1].begin - parts[i].begin));
+    if (rank != kNone) ids.push_back(rank);  // a byte without a rank gives nothing
+  }
+}
+
+/// Cuts first at 400,000 characters and at runs of 25,000 (non-)blank ones, as the original does.
+Status TiktokenTokenizer::encode_plain(std::string_view text, std::vector<std::int32_t>& ids) const {
+  std::size_t begin = 0, characters = 0, run = 0;
+  bool was_blank = false;
+  const auto flush = [&](std::size_t end) -> Status {
+    if (end == begin) return {};
+    CAIRN_TRY(splitter_->split(text.substr(begin, end - begin), [&](std::string_view piece) { encode_piece(piece, ids); }));
+    begin = end;
+    return {};
+  };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xc0) == 0x80) continue;
+    const bool is_blank = text[i] == ' ' || (text[i] >= 9 && text[i] <= 13);
+    run = is_blank == was_blank ? run + 1 : 1;
+    was_blank = is_blank;
+    if (characters == kMaxCharacters || run > kMaxRun) {
+      CAIRN_TRY(flush(i));
+      characters = 0;
+      run = 1;
+    }
+    ++characters;
+  }
+  return flush(text.size());
+}
+
+Status TiktokenTokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids) const {
+  if (const std::size_t bad = first_invalid_utf8(text); bad != std::string_view::npos) {
+    return Status::invalid_argument("text is not UTF-8 at byte %zu", bad);
+  }
+  Status status;
+  specials_.split(text, [&](std::string_view part) { if (status.ok()) status = encode_plain(part, ids); },
+                  [&](std::int32_t id) { ids.push_back(id); });
+  return status;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Tokenizer>> make_tiktoken_tokenizer(const TokenizerConfig& config) {
+  auto tokenizer = std::make_unique<TiktokenTokenizer>();
+  CAIRN_TRY(tokenizer->build(config));
+  return std::unique_ptr<Tokenizer>(std::move(tokenizer));
+}
+
+}  // namespace cairn
