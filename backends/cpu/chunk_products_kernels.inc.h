@@ -155,6 +155,14 @@ void transpose(int rows, int columns, const float* from, std::int64_t from_strid
   }
 }
 
+void copy_rows(int rows, int columns, const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride) {
+  for (int i = 0; i < rows; ++i) {
+    int j = 0;
+    for (; j + kLanes <= columns; j += kLanes) store(to + i * to_stride + j, load(from + i * from_stride + j));
+    if (j < columns) store_first(to + i * to_stride + j, columns - j, load_first(from + i * from_stride + j, columns - j));
+  }
+}
+
 void scale_rows(int rows, int columns, const float* from, std::int64_t from_stride, const float* factor, float* to,
                 std::int64_t to_stride) {
   for (int i = 0; i < rows; ++i) {
