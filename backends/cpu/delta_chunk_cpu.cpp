@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 namespace cairn::cpu {
 namespace {
@@ -28,11 +27,11 @@ ChunkWork carve_chunk_work(int key_dim, int value_dim, ScratchLayout& layout) {
   return w;
 }
 
-void pack_rows(int n, int columns, const float* from, std::int64_t from_stride, float* to, int width) {
-  for (int i = 0; i < n; ++i) {
-    float* row = to + static_cast<std::int64_t>(i) * width;
-    std::memcpy(row, from + i * from_stride, static_cast<std::size_t>(columns) * sizeof(float));
-    std::fill(row + columns, row + width, 0.0f);
+void pack_rows(const RecurrentKernels& kernels, int n, int columns, const float* from, std::int64_t from_stride, float* to,
+               int width) {
+  kernels.copy_rows(n, columns, from, from_stride, to, width);
+  for (int i = 0; columns < width && i < n; ++i) {
+    std::fill(to + static_cast<std::int64_t>(i) * width + columns, to + static_cast<std::int64_t>(i + 1) * width, 0.0f);
   }
   std::fill(to + static_cast<std::int64_t>(n) * width, to + static_cast<std::int64_t>(round_up_16(n)) * width, 0.0f);
 }
@@ -97,9 +96,8 @@ void advance_state(const RecurrentKernels& kernels, const ChunkWork& w, int n, c
                       .accumulate = true});
     kernels.solve_unit_lower(n, w.value_dim, w.solve, w.values, w.value_width);
   }
-  for (int i = 0; update.residual && i < n; ++i) {
-    std::memcpy(update.residual + i * update.residual_stride, w.values + static_cast<std::int64_t>(i) * w.value_width,
-                static_cast<std::size_t>(w.value_dim) * sizeof(float));
+  if (update.residual) {
+    kernels.copy_rows(n, w.value_dim, w.values, w.value_width, update.residual, update.residual_stride);
   }
   if (update.has_beta) kernels.scale_rows(n, w.value_dim, w.values, w.value_width, w.beta, w.values, w.value_width);
   kernels.multiply({.rows = n, .columns = w.value_dim, .depth = w.key_dim, .a = w.query_in, .a_stride = w.key_width,

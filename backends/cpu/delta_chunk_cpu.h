@@ -40,7 +40,7 @@ struct ChunkUpdate {
 };
 
 /// Copies n rows of `columns` floats into [64, width]; the pads, and rows up to the next 16, become zero.
-void pack_rows(int n, int columns, const float* from, std::int64_t from_stride, float* to, int width);
+void pack_rows(const RecurrentKernels& kernels, int n, int columns, const float* from, std::int64_t from_stride, float* to, int width);
 /// Copies n numbers into [64], zeros behind.
 void pack_numbers(int n, const float* from, std::int64_t from_stride, float* to);
 

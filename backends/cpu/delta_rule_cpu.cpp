@@ -9,18 +9,20 @@
 namespace cairn::cpu {
 namespace {
 
-/// Prefill item: one sequence and the value heads of one key head (they share the pair products).
-struct DeltaPrefill {
+/// A call. A prefill item is one sequence and some key heads with their value heads, which share the pair products.
+struct DeltaRun {
   const DeltaRuleArgs& a;
   DecayRows decay;
   const RecurrentKernels& kernels;
+  std::int32_t key_heads_per_item;
 
   int heads_per_key() const { return a.value_heads / a.key_heads; }
+  std::int32_t items_per_sequence() const { return (a.key_heads + key_heads_per_item - 1) / key_heads_per_item; }
   std::int64_t state_size() const { return static_cast<std::int64_t>(a.key_dim) * a.value_dim; }
   float* state_of(std::int32_t b, std::int32_t h) const { return a.states[b] + h * state_size(); }
 };
 
-/// Scratch of one piece; decode needs three rows of keys only.
+/// Scratch of one piece; decode needs rows of keys only.
 struct DeltaPiece {
   ChunkWork chunk;
   float *decay_K, *predict_K, *read_K, *write_K;
@@ -55,20 +57,21 @@ std::int64_t decode_tasks(const DeltaRuleArgs& a) {
   return (heads + per_task - 1) / per_task;
 }
 
-std::int64_t item_count(const DeltaRuleArgs& a) {
+/// At most so many items: as if every key head were one.
+std::int64_t most_items(const DeltaRuleArgs& a) {
   return a.phase == Phase::kPrefill ? static_cast<std::int64_t>(a.batch.sequence_count) * a.key_heads : decode_tasks(a);
 }
 
 /// Tokens [first, first + n) of value head h into the chunk: values, gates, keys to erase.
-void load_value_head(const DeltaPrefill& p, const ChunkWork& w, std::int32_t first, int n, std::int32_t h) {
+void load_value_head(const DeltaRun& p, const ChunkWork& w, std::int32_t first, int n, std::int32_t h) {
   const DeltaRuleArgs& a = p.a;
   const std::int64_t heads = a.value_heads;
-  pack_rows(n, a.value_dim, row(a.v, first) + h * a.value_dim, a.v.stride, w.values, w.value_width);
+  pack_rows(p.kernels, n, a.value_dim, row(a.v, first) + h * a.value_dim, a.v.stride, w.values, w.value_width);
   if (a.beta) pack_numbers(n, a.beta + first * heads + h, heads, w.beta);
   if (p.decay == DecayRows::kNone) std::fill_n(w.log_decay, kChunk, 0.0f);
   if (p.decay == DecayRows::kToken) pack_numbers(n, a.log_decay + first * heads + h, heads, w.log_decay);
   if (p.decay == DecayRows::kKeyRow) {
-    pack_rows(n, a.key_dim, a.log_decay + (first * heads + h) * a.key_dim, heads * a.key_dim, w.log_decay, w.key_width);
+    pack_rows(p.kernels, n, a.key_dim, a.log_decay + (first * heads + h) * a.key_dim, heads * a.key_dim, w.log_decay, w.key_width);
   }
   if (a.write.data) {
     for (int i = 0; i < n; ++i) {
@@ -78,17 +81,17 @@ void load_value_head(const DeltaPrefill& p, const ChunkWork& w, std::int32_t fir
     }
   }
   if (a.erase.data) {
-    pack_rows(n, a.key_dim, row(a.erase, first) + h * a.key_dim, a.erase.stride, w.erase, w.key_width);
+    pack_rows(p.kernels, n, a.key_dim, row(a.erase, first) + h * a.key_dim, a.erase.stride, w.erase, w.key_width);
     const std::int64_t size = static_cast<std::int64_t>(n) * w.key_width;
     for (std::int64_t i = 0; i < size; ++i) w.erase[i] *= w.key[i];
   }
 }
 
-void run_chunk(const DeltaPrefill& p, const ChunkWork& w, std::int32_t b, std::int32_t first, int n, std::int32_t key_head) {
+void run_chunk(const DeltaRun& p, const ChunkWork& w, std::int32_t b, std::int32_t first, int n, std::int32_t key_head) {
   const DeltaRuleArgs& a = p.a;
   const std::int64_t key_offset = static_cast<std::int64_t>(key_head) * a.key_dim;
-  pack_rows(n, a.key_dim, row(a.q, first) + key_offset, a.q.stride, w.query, w.key_width);
-  pack_rows(n, a.key_dim, row(a.k, first) + key_offset, a.k.stride, w.key, w.key_width);
+  pack_rows(p.kernels, n, a.key_dim, row(a.q, first) + key_offset, a.q.stride, w.query, w.key_width);
+  pack_rows(p.kernels, n, a.key_dim, row(a.k, first) + key_offset, a.k.stride, w.key, w.key_width);
   if (p.decay != DecayRows::kKeyRow) relate_tokens(p.kernels, w, n);
   for (std::int32_t h = key_head * p.heads_per_key(); h < (key_head + 1) * p.heads_per_key(); ++h) {
     load_value_head(p, w, first, n, h);
@@ -103,15 +106,12 @@ void run_chunk(const DeltaPrefill& p, const ChunkWork& w, std::int32_t b, std::i
       update.residual_stride = a.residual.stride;
     }
     advance_state(p.kernels, w, n, update);
-    for (int i = 0; i < n; ++i) {
-      std::memcpy(row(a.out, first + i) + h * a.value_dim, w.out + static_cast<std::int64_t>(i) * w.value_width,
-                  static_cast<std::size_t>(a.value_dim) * sizeof(float));
-    }
+    p.kernels.copy_rows(n, a.value_dim, w.out, w.value_width, row(a.out, first) + static_cast<std::int64_t>(h) * a.value_dim, a.out.stride);
   }
 }
 
 /// After `done` tokens of sequence b: keeps the states of the key head's value heads when a checkpoint is due.
-void keep_checkpoint(const DeltaPrefill& p, std::int32_t b, std::int32_t done, std::int32_t length, std::int32_t key_head) {
+void keep_checkpoint(const DeltaRun& p, std::int32_t b, std::int32_t done, std::int32_t length, std::int32_t key_head) {
   const std::int64_t spacing = static_cast<std::int64_t>(p.a.checkpoint_chunks) * kChunk;
   if (spacing == 0 || done % spacing || done == length) return;
   const std::int32_t first = key_head * p.heads_per_key();
@@ -119,21 +119,25 @@ void keep_checkpoint(const DeltaPrefill& p, std::int32_t b, std::int32_t done, s
               static_cast<std::size_t>(p.heads_per_key() * p.state_size()) * sizeof(float));
 }
 
-void prefill_item(const DeltaPrefill& p, std::int64_t item, std::byte* scratch) {
+void prefill_item(const DeltaRun& p, std::int64_t item, std::byte* scratch) {
   ScratchLayout layout(scratch);
   const ChunkWork work = carve_piece(p.a, layout).chunk;
-  const auto b = static_cast<std::int32_t>(item / p.a.key_heads), key_head = static_cast<std::int32_t>(item % p.a.key_heads);
+  const auto b = static_cast<std::int32_t>(item / p.items_per_sequence());
+  const auto first_head = static_cast<std::int32_t>(item % p.items_per_sequence()) * p.key_heads_per_item;
+  const std::int32_t end_head = std::min(first_head + p.key_heads_per_item, p.a.key_heads);
   const std::int32_t begin = p.a.batch.offsets_host[b], length = p.a.batch.offsets_host[b + 1] - begin;
   for (std::int32_t done = 0; done < length;) {
     const int n = std::min(kChunk, length - done);
-    run_chunk(p, work, b, begin + done, n, key_head);
+    for (std::int32_t head = first_head; head < end_head; ++head) {
+      run_chunk(p, work, b, begin + done, n, head);
+      keep_checkpoint(p, b, done + n, length, head);
+    }
     done += n;
-    keep_checkpoint(p, b, done, length, key_head);
   }
 }
 
 /// One token t of value head h of sequence b.
-void decode_head(const DeltaPrefill& p, const DeltaPiece& piece, std::int32_t b, std::int64_t t, std::int32_t h) {
+void decode_head(const DeltaRun& p, const DeltaPiece& piece, std::int32_t b, std::int64_t t, std::int32_t h) {
   const DeltaRuleArgs& a = p.a;
   const int key_dim = a.key_dim;
   const std::int64_t head_row = t * a.value_heads + h, key_offset = static_cast<std::int64_t>(h / p.heads_per_key()) * key_dim;
@@ -168,7 +172,7 @@ void decode_head(const DeltaPrefill& p, const DeltaPiece& piece, std::int32_t b,
                         .residual = a.residual.data ? row(a.residual, t) + value_offset : nullptr, .out = out});
 }
 
-void decode_item(const DeltaPrefill& p, std::int64_t item, std::byte* scratch) {
+void decode_item(const DeltaRun& p, std::int64_t item, std::byte* scratch) {
   ScratchLayout layout(scratch);
   const DeltaPiece piece = carve_piece(p.a, layout);
   const std::int64_t per_task = decode_heads_per_task(p.a), heads = p.a.value_heads;
@@ -184,15 +188,19 @@ void decode_item(const DeltaPrefill& p, std::int64_t item, std::byte* scratch) {
 }  // namespace
 
 std::size_t delta_rule_scratch_bytes(const DeltaRuleArgs& a) {
-  return static_cast<std::size_t>(scratch_pieces(item_count(a))) * piece_bytes(a);
+  return static_cast<std::size_t>(scratch_pieces(most_items(a))) * piece_bytes(a);
 }
 
 void run_delta_rule(DecayRows decay, BackendQueue* queue, const DeltaRuleArgs& a, void* scratch) {
   Device& device = device_of(queue);
-  const DeltaPrefill prefill = {a, decay, recurrent_kernels(device.isa)};
-  run_items(device.pool, item_count(a), static_cast<std::byte*>(scratch), piece_bytes(a),
-            [&](std::int64_t item, std::byte* own) {
-              a.phase == Phase::kPrefill ? prefill_item(prefill, item, own) : decode_item(prefill, item, own);
+  const std::int64_t sequences = a.batch.sequence_count, head_rows = a.value_heads / a.key_heads * a.value_dim + a.key_dim;
+  const std::int64_t head_bytes = 8 * kChunk * head_rows + 4 * a.value_heads / a.key_heads * std::int64_t{a.key_dim} * a.value_dim;
+  const DeltaRun call = {a, decay, recurrent_kernels(device.isa),
+                         heads_per_item(sequences, a.key_heads, device.pool.thread_count(), head_bytes)};
+  const bool is_prefill = a.phase == Phase::kPrefill;
+  run_items(device.pool, is_prefill ? sequences * call.items_per_sequence() : decode_tasks(a),
+            static_cast<std::byte*>(scratch), piece_bytes(a), [&](std::int64_t item, std::byte* own) {
+              is_prefill ? prefill_item(call, item, own) : decode_item(call, item, own);
             });
 }
 

@@ -36,6 +36,15 @@ inline int scratch_pieces(std::int64_t items) {
   return static_cast<int>(std::clamp<std::int64_t>(items, 1, most));
 }
 
+/// Heads that one prefill item takes side by side, chunk by chunk: rows of neighbouring heads share pages and cache lines.
+/// Limited by what stays in a core's cache, and so that every thread finds items. No result depends on it.
+inline std::int32_t heads_per_item(std::int64_t sequences, std::int32_t heads, int threads, std::int64_t bytes_per_head) {
+  constexpr std::int64_t kCacheBytes = 1 << 20;
+  const std::int64_t wanted_items = threads == 1 ? 1 : 2 * static_cast<std::int64_t>(threads);
+  const std::int64_t most = std::clamp<std::int64_t>(kCacheBytes / std::max<std::int64_t>(bytes_per_head, 1), 1, heads);
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(sequences * heads / wanted_items, 1, most));
+}
+
 /// Calls fn(item, scratch) for every item in [0, items); pieces as scratch_pieces(items), piece_bytes apart.
 template <class F>
 void run_items(ThreadPool& pool, std::int64_t items, std::byte* scratch, std::size_t piece_bytes, const F& fn) {

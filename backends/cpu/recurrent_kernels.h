@@ -110,6 +110,8 @@ struct RecurrentKernels {
   void (*solve_unit_lower)(int n, int columns, const float* m, float* x, std::int64_t x_stride);
   /// to[j, i] = from[i, j] for i < rows, j < columns.
   void (*transpose)(int rows, int columns, const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride);
+  /// to[i, j] = from[i, j] for i < rows, j < columns.
+  void (*copy_rows)(int rows, int columns, const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride);
   /// to[i, j] = from[i, j] factor[i]; to may be from.
   void (*scale_rows)(int rows, int columns, const float* from, std::int64_t from_stride, const float* factor, float* to,
                      std::int64_t to_stride);

@@ -14,6 +14,7 @@ const RecurrentKernels kRecurrentKernels = {
     .multiply = multiply,
     .solve_unit_lower = solve_unit_lower,
     .transpose = transpose,
+    .copy_rows = copy_rows,
     .scale_rows = scale_rows,
     .scale_columns = scale_columns,
     .add_scaled = add_scaled,

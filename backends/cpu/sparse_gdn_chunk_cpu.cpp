@@ -54,7 +54,7 @@ SparseWork carve_sparse_work(const DeltaRuleArgs& a, ScratchLayout& layout) {
 void load_sparse_keys(const SparseSequence& s, std::int32_t chunk, std::int32_t group, bool relates, SparseChunk* c) {
   const DeltaRuleArgs& a = s.delta();
   const int n = c->token_count = s.tokens_in(chunk);
-  pack_rows(n, a.key_dim, row(a.k, s.row_of(chunk)) + static_cast<std::int64_t>(group) * a.key_dim, a.k.stride, c->key, c->key_width);
+  pack_rows(s.kernels, n, a.key_dim, row(a.k, s.row_of(chunk)) + static_cast<std::int64_t>(group) * a.key_dim, a.k.stride, c->key, c->key_width);
   s.kernels.transpose(round_up_16(n), a.key_dim, c->key, c->key_width, c->key_columns, kChunk);
   for (int first = 0; relates && first < n; first += kBlock) {
     const int column = first_column_of(s, first / kBlock);
@@ -110,20 +110,6 @@ void apply_sparse_inverse(const SparseSequence& s, const SparseChunk& c, const S
   }
 }
 
-void load_sparse_rows(const ConstRows& rows, std::int32_t first_row, std::int64_t column, int n, int columns, float* to,
-                      int width) {
-  for (int i = 0; i < n; ++i) {
-    std::memcpy(to + static_cast<std::int64_t>(i) * width, row(rows, first_row + i) + column, static_cast<std::size_t>(columns) * sizeof(float));
-  }
-}
-
-void store_sparse_rows(const float* from, int width, int n, int columns, const Rows& rows, std::int32_t first_row,
-                       std::int64_t column) {
-  for (int i = 0; i < n; ++i) {
-    std::memcpy(row(rows, first_row + i) + column, from + static_cast<std::int64_t>(i) * width, static_cast<std::size_t>(columns) * sizeof(float));
-  }
-}
-
 void run_sparse_intra(const SparseSequence& s, std::int32_t chunk, std::int32_t group, SparseChunk* c,
                       const SparseWork& w) {
   const DeltaRuleArgs& a = s.delta();
@@ -133,10 +119,9 @@ void run_sparse_intra(const SparseSequence& s, std::int32_t chunk, std::int32_t 
     const std::int64_t column = static_cast<std::int64_t>(h) * a.value_dim;
     load_sparse_gates(s, chunk, h, c);
     invert_sparse_system(s, *c, w);
-    load_sparse_rows(a.v, s.row_of(chunk), column, n, a.value_dim, w.weighted, c->value_width);
-    s.kernels.scale_rows(n, a.value_dim, w.weighted, c->value_width, c->beta, w.weighted, c->value_width);
+    s.kernels.scale_rows(n, a.value_dim, row(a.v, s.row_of(chunk)) + column, a.v.stride, c->beta, w.weighted, c->value_width);
     apply_sparse_inverse(s, *c, w, w.weighted, c->values, false);
-    store_sparse_rows(c->values, c->value_width, n, a.value_dim, a.out, s.row_of(chunk), column);
+    s.kernels.copy_rows(n, a.value_dim, c->values, c->value_width, row(a.out, s.row_of(chunk)) + column, a.out.stride);
     double square = 0, decay = 0;
     for (int i = kChunk - kBlock; i < n; ++i) {
       square += s.kernels.sum_of_squares(a.value_dim, c->values + static_cast<std::int64_t>(i) * c->value_width);
@@ -147,7 +132,7 @@ void run_sparse_intra(const SparseSequence& s, std::int32_t chunk, std::int32_t 
     if (!s.args.trace) continue;
     if (float* u = s.args.trace->u) {
       const std::int64_t width = static_cast<std::int64_t>(a.value_heads) * a.value_dim;
-      store_sparse_rows(c->values, c->value_width, n, a.value_dim, {u, width}, chunk * kChunk, column);
+      s.kernels.copy_rows(n, a.value_dim, c->values, c->value_width, u + chunk * kChunk * width + column, width);
     }
     if (float* blocks = s.args.trace->inverse_blocks) write_blocks(w.inverse, blocks + s.at(chunk, h) * 7 * kBlock * kBlock);
   }

@@ -66,9 +66,4 @@ void apply_sparse_inverse(const SparseSequence& s, const SparseChunk& chunk, con
 void run_sparse_intra(const SparseSequence& s, std::int32_t chunk, std::int32_t group, SparseChunk* memory,
                       const SparseWork& work);
 
-/// Rows of a value head between a chunk's [64, width] and token rows of the batch.
-void load_sparse_rows(const ConstRows& rows, std::int32_t first_row, std::int64_t column, int n, int columns, float* to, int width);
-void store_sparse_rows(const float* from, int width, int n, int columns, const Rows& rows, std::int32_t first_row,
-                       std::int64_t column);
-
 }  // namespace cairn::cpu

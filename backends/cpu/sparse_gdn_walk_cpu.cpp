@@ -20,7 +20,7 @@ struct Cursor {
 
 void load_queries(const SparseSequence& s, std::int32_t chunk, std::int32_t group, SparseChunk* c) {
   const DeltaRuleArgs& a = s.delta();
-  pack_rows(c->token_count, a.key_dim, row(a.q, s.row_of(chunk)) + static_cast<std::int64_t>(group) * a.key_dim, a.q.stride,
+  pack_rows(s.kernels, c->token_count, a.key_dim, row(a.q, s.row_of(chunk)) + static_cast<std::int64_t>(group) * a.key_dim, a.q.stride,
             c->query, c->key_width);
   for (int first = 0; first < c->token_count; first += kBlock) {
     s.kernels.multiply({.rows = std::min(kBlock, c->token_count - first), .columns = first + kBlock, .depth = a.key_dim,
@@ -33,8 +33,8 @@ void load_queries(const SparseSequence& s, std::int32_t chunk, std::int32_t grou
 void load_head(const SparseSequence& s, std::int32_t chunk, std::int32_t h, SparseChunk* c) {
   const DeltaRuleArgs& a = s.delta();
   load_sparse_gates(s, chunk, h, c);
-  load_sparse_rows(a.out, s.row_of(chunk), static_cast<std::int64_t>(h) * a.value_dim, c->token_count, a.value_dim, c->values,
-                   c->value_width);
+  s.kernels.copy_rows(c->token_count, a.value_dim, row(a.out, s.row_of(chunk)) + static_cast<std::int64_t>(h) * a.value_dim,
+                      a.out.stride, c->values, c->value_width);
   s.kernels.decay_triangle({.token_count = c->token_count, .high = c->high, .low = c->low, .beta = nullptr,
                             .scale = a.scale, .kk = nullptr, .qk = c->query_key, .solve = nullptr, .attend = c->attend});
 }
@@ -118,10 +118,11 @@ void read_even_chunk(const SparseSequence& s, const SparseWalk& walk) {
 void store_head(const SparseSequence& s, std::int32_t chunk, std::int32_t h, const SparseChunk& c) {
   const DeltaRuleArgs& a = s.delta();
   const std::int64_t column = static_cast<std::int64_t>(h) * a.value_dim;
-  store_sparse_rows(c.out, c.value_width, c.token_count, a.value_dim, a.out, s.row_of(chunk), column);
+  s.kernels.copy_rows(c.token_count, a.value_dim, c.out, c.value_width, row(a.out, s.row_of(chunk)) + column, a.out.stride);
   if (!s.args.trace || !s.args.trace->u_new) return;
-  const Rows traced = {s.args.trace->u_new, static_cast<std::int64_t>(a.value_heads) * a.value_dim};
-  store_sparse_rows(c.values, c.value_width, c.token_count, a.value_dim, traced, chunk * kChunk, column);
+  const std::int64_t width = static_cast<std::int64_t>(a.value_heads) * a.value_dim;
+  s.kernels.copy_rows(c.token_count, a.value_dim, c.values, c.value_width,
+                      s.args.trace->u_new + chunk * kChunk * width + column, width);
 }
 
 /// Chunks `chunk` and, when there is one, chunk + 1, of one value head. The cursor stands at the pair's first event.

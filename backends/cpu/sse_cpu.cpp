@@ -3,7 +3,6 @@
 // The masked path runs every token in every partition, neutral where it was not chosen. Gathering costs next to nothing
 // here, so `auto` always gathers. A partition that gets few tokens of a chunk takes them one by one, as decode does.
 #include <algorithm>
-#include <cstring>
 
 #include "backends/cpu/delta_chunk_cpu.h"
 #include "backends/cpu/item_runner.h"
@@ -166,10 +165,7 @@ void run_chunk(const SseRun& r, const SsePiece& piece, std::int32_t b, std::int3
     for (int i = 0; i < n; ++i) piece.everyone[i] = {first_token + i, i, 1.0f, 1.0f, true};
     run_members(r, piece, r.shared(), piece.everyone, n, h, a.shared_states[b] + h * r.state_size());
   }
-  for (int i = 0; i < n; ++i) {
-    std::memcpy(row(a.out, first_token + i) + h * a.value_dim, piece.sum + static_cast<std::int64_t>(i) * a.value_dim,
-                static_cast<std::size_t>(a.value_dim) * sizeof(float));
-  }
+  r.kernels.copy_rows(n, a.value_dim, piece.sum, a.value_dim, row(a.out, first_token) + static_cast<std::int64_t>(h) * a.value_dim, a.out.stride);
 }
 
 /// One sequence and head. In the decode phase chunks are single tokens: k + 1 states are touched.
