@@ -68,16 +68,15 @@ int main(int argc, char** argv) {
 
   tell(first, "Note: The code of Marlen Tovik is 4821.\nNote: The colour of the iron gate is teal.");
   check(cairn_state_fork(first, &second));
+  check(cairn_state_get_info(second, &info));
+  printf("the fork holds %llu bytes, %llu of them shared\n", (unsigned long long)info.bytes_held,
+         (unsigned long long)info.bytes_shared);
   check(cairn_state_get_info(first, &info));
   tell(first, "\nCorrection: The code of Marlen Tovik is 7730.");
   ask(first, "told of the correction", question);
   ask(second, "the fork, not told", question);
   check(cairn_state_rewind(first, info.position));
   ask(first, "rewound to before it", question);
-
-  check(cairn_state_get_info(second, &info));
-  printf("the fork holds %llu bytes, %llu of them shared\n", (unsigned long long)info.bytes_held,
-         (unsigned long long)info.bytes_shared);
   cairn_device_release(device);
   cairn_model_release(model);
   cairn_stream_release(stream);
