@@ -94,17 +94,44 @@ Status CheckpointSource::check_convolution(const std::string& source, std::int64
   return {};
 }
 
+/// Some versions of transformers save a fused convolution as three equal parts under the names of q, k and v, wherever the
+/// borders of q, k and v are. Put together again they are the fused one.
+Result<bool> CheckpointSource::take_thirds(const WantedTensor& wanted, const std::string& own, std::int64_t first, std::int64_t total) {
+  const std::vector<std::int64_t>& wanted_shape = wanted.spec.shape;
+  const std::size_t letter = own.rfind("_conv1d") - 1;
+  if (letter >= own.size() || total % 3 != 0) return false;
+  const std::vector<std::int64_t> third = {total / 3, 1, wanted_shape[1]};
+  std::vector<float> joined;
+  for (const char which : {'q', 'k', 'v'}) {
+    std::string name = own;
+    name[letter] = which;
+    if (context_.tensors.shape(name) != third) return false;
+    CAIRN_TRY_ASSIGN(const std::vector<float> part, context_.tensors.as_f32(name));
+    joined.insert(joined.end(), part.begin(), part.end());
+  }
+  context_.tensors.mark_used(own);
+  const auto skipped = static_cast<std::size_t>(first * wanted_shape[1]);
+  const auto count = static_cast<std::uint64_t>(wanted_shape[0] * wanted_shape[1]);
+  CAIRN_TRY(context_.tensors.add(wanted.spec.name, DType::kF32, wanted_shape, joined.data() + skipped, count * sizeof(float)));
+  return true;
+}
+
 Status CheckpointSource::take_convolution(const WantedTensor& wanted, const Names& own_names, const std::string& fused_name,
                                           const DeltaRuleConfig& config) {
   const std::string own = own_names.empty() ? "" : choose(wanted, own_names), fused = wanted.prefix + fused_name;
   const bool is_fused = own_names.empty() || (!has(own) && has(fused));
   CAIRN_TRY(check_convolution(is_fused ? fused : own, config.conv_kernel));
-  if (!is_fused) return context_.tensors.take(own, wanted.spec.name, wanted.spec.shape);
   const std::int64_t key_width = std::int64_t{config.key_heads} * config.key_dim;
   const std::int64_t value_width = std::int64_t{config.value_heads} * config.value_dim;
   const char which = wanted.part[std::strlen("mixer.conv_")];
   const std::int64_t first = which == 'q' ? 0 : which == 'k' ? key_width : 2 * key_width;
-  return take_rows(wanted, {fused_name}, 2 * key_width + value_width, first);
+  const std::int64_t total = 2 * key_width + value_width;
+  if (is_fused) return take_rows(wanted, {fused_name}, total, first);
+  if (key_width != value_width) {
+    CAIRN_TRY_ASSIGN(const bool is_taken, take_thirds(wanted, own, first, total));
+    if (is_taken) return {};
+  }
+  return context_.tensors.take(own, wanted.spec.name, wanted.spec.shape);
 }
 
 Status CheckpointSource::take_expert_rows(const WantedTensor& wanted, const std::string& name,

@@ -48,6 +48,7 @@ class CheckpointSource {
                           std::int64_t expert, std::int64_t first_row);
 
  private:
+  Result<bool> take_thirds(const WantedTensor& wanted, const std::string& own, std::int64_t first, std::int64_t total);
   Status check_convolution(const std::string& source, std::int64_t kernel) const;
   ImportContext& context_;
   std::string root_;

@@ -48,6 +48,9 @@ Status read_kinds(ConfigReader& reader, const ImportContext& context, const Laye
   if (count < 1 || static_cast<std::uint32_t>(count) > context.limits.max_layers) {
     return Status::limit_exceeded("config.json: num_hidden_layers is %d (1 to %u)", count, context.limits.max_layers);
   }
+  if (kda.size() > context.limits.max_layers || full.size() > context.limits.max_layers) {
+    return Status::limit_exceeded("config.json: linear_attn_config lists more layers than the limit of %u", context.limits.max_layers);
+  }
   const auto holds = [](const std::vector<std::int32_t>& list, std::int32_t layer) {
     return std::find(list.begin(), list.end(), layer) != list.end();
   };
