@@ -46,7 +46,7 @@ ask "What is the code of Marlen Tovik?" "4821"
 ask "What is the town of Selda Brunn?" "Port Velsa"
 ask "Tell me the price of the round table." "318"
 
-say "4. What the memory is: $(wc -c <"$memory") bytes, however long the text"
+say "4. The memory: $(wc -c <"$memory") bytes. It grows only until every slot is written, however long the text"
 "$cairn" inspect "$memory"
 
 printf '\nNext: %s --help, and README.md\n' "$cairn"
