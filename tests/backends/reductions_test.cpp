@@ -108,7 +108,7 @@ Result run_delta(const Backend& backend, Op<DeltaRuleArgs> OpTable::*op, const D
 }
 
 void check_equal(const Backend& backend, const Result& got, const Result& want) {
-  CAPTURE(backend.name);
+  CAPTURE(std::string(backend.name));
   CHECK(got.trouble == "");
   CHECK(want.trouble == "");
   CHECK(error_of(got.out, want.out) <= tolerance_on(backend));
@@ -162,7 +162,7 @@ TEST_CASE("one unit key, prediction 2, target 5, beta a half: the state predicts
 
       const Result result = run_delta(*backend, &OpTable::delta_net, p);
 
-      CAPTURE(backend->name);
+      CAPTURE(std::string(backend->name));
       REQUIRE(result.trouble == "");
       CHECK(result.state[0] == doctest::Approx(3.5));
       CHECK(result.out[0] == doctest::Approx(3.5));
@@ -199,7 +199,7 @@ TEST_CASE("SparseGDN with every chunk and the full inverse is dense GDN") {
 
 TEST_CASE("decays to -1e4 give no NaN and forget everything before") {
   for (const Backend* backend : every_backend()) {
-    CAPTURE(backend->name);
+    CAPTURE(std::string(backend->name));
     DeltaProblem p = random_problem(130, 1, 2, 16, 16);
     std::fill(p.log_decay.begin() + 100 * p.HV, p.log_decay.begin() + 101 * p.HV, -1e4F);
     DeltaProblem other = p;
@@ -294,7 +294,7 @@ TEST_CASE("SSE with one partition is its transition alone") {
 
 TEST_CASE("a partition that is not chosen does not change") {
   for (const Backend* backend : every_backend()) {
-    CAPTURE(backend->name);
+    CAPTURE(std::string(backend->name));
     Random random(74);
     SseProblem p{70,
                  1,
@@ -410,7 +410,7 @@ TEST_CASE("SDM that writes and reads every slot is an unscaled GDN over its soft
 
 TEST_CASE("the printed example of SDM: shared residual 3.75 and 5.75, slot residual 4 and 5.5") {
   for (const Backend* backend : every_backend()) {
-    CAPTURE(backend->name);
+    CAPTURE(std::string(backend->name));
     // Two slots of four with equal scores: k = [.5, .5]; alpha .8, beta .5, M = [2.5, 5], v = 10.
     SdmProblem p{1, 2, 1, 2, 2, {1, 0, 0, 0}, {1, 0, 0, 0}, {10}, {std::log(0.8F)}, {0.5F}, {2.5F, 5, 0, 0}};
 
@@ -433,7 +433,7 @@ TEST_CASE("the printed example of SDM: shared residual 3.75 and 5.75, slot resid
 TEST_CASE("writing through a forked table leaves the other one as it was") {
   for (const Backend* backend : every_backend()) {
     for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
-      CAPTURE(backend->name);
+      CAPTURE(std::string(backend->name));
       OpRig rig(*backend);
       constexpr std::int32_t n = 4, N = n * n, V = 8;
       Random random(76);
