@@ -1,0 +1,212 @@
+// Benchmark cases of attention and of the recurrent mixers. B sequences of T tokens each, H heads, K and V head dims.
+#include "tests/bench/op_bench_cases.h"
+
+#include <cmath>
+
+namespace cairn::bench {
+namespace {
+
+double element_bytes(const Rig& rig) { return rig.dtype() == DType::kF32 ? 4 : 2; }
+Phase phase_of(const Batch& batch) { return batch.token_count == batch.sequence_count ? Phase::kDecode : Phase::kPrefill; }
+
+Rows rows(Rig& rig, std::int64_t tokens, std::int32_t width) { return {rig.activations(tokens * width), width}; }
+
+struct Starts {
+  const std::int64_t *device, *host;
+};
+Starts starts_of(Rig& rig, std::int32_t sequences, std::int64_t start) {
+  static std::vector<std::int64_t> host;  // one case at a time
+  host.assign(static_cast<std::size_t>(sequences), start);
+  return {rig.upload(host), host.data()};
+}
+
+std::vector<float*> states(Rig& rig, std::int32_t sequences, std::int64_t count) {
+  std::vector<float*> result;
+  for (std::int32_t b = 0; b < sequences; ++b) result.push_back(rig.numbers(count, -0.1f, 0.1f));
+  return result;
+}
+
+const KvCache* caches(Rig& rig, std::int32_t sequences, std::int32_t capacity, std::int32_t key_row, std::int32_t value_row) {
+  std::vector<KvCache> result;
+  for (std::int32_t b = 0; b < sequences; ++b) {
+    result.push_back({rig.numbers(static_cast<std::int64_t>(capacity) * key_row, -1, 1),
+                      value_row ? rig.numbers(static_cast<std::int64_t>(capacity) * value_row, -1, 1) : nullptr, capacity});
+  }
+  return rig.upload(result);
+}
+
+}  // namespace
+
+Case make_args(Rig& rig, Shape& s, RopeArgs& a) {
+  const std::int32_t sequences = s.get("B", 1), tokens = s.get("T", 512);
+  a.dtype = rig.dtype();
+  a.batch = rig.batch(sequences, tokens);
+  a.head_count = s.get("H", 8);
+  a.dim = s.get("D", 256);
+  a.rotary_dim = s.get("R", 64);
+  a.theta = 1e7f;
+  a.starts = starts_of(rig, sequences, s.get("start", 0)).device;
+  a.x = rows(rig, a.batch.token_count, a.head_count * a.dim);
+  return {"", {}, 2.0 * a.batch.token_count * a.head_count * a.rotary_dim * element_bytes(rig), 0};
+}
+
+Case make_args(Rig& rig, Shape& s, SoftmaxAttentionArgs& a) {
+  const std::int32_t sequences = s.get("B", 1), tokens = s.get("T", 512), start = s.get("start", 0);
+  a.dtype = rig.dtype();
+  a.batch = rig.batch(sequences, tokens);
+  a.phase = phase_of(a.batch);
+  a.query_heads = s.get("HQ", 8);
+  a.kv_heads = s.get("HK", 2);
+  a.key_dim = s.get("K", 256);
+  a.value_dim = s.get("V", 256);
+  a.window = s.get("window", 0);
+  a.scale = 1 / std::sqrt(static_cast<float>(a.key_dim));
+  const Starts starts = starts_of(rig, sequences, start);
+  a.starts = starts.device;
+  a.starts_host = starts.host;
+  const std::int32_t key_row = a.kv_heads * a.key_dim, value_row = a.kv_heads * a.value_dim;
+  a.caches = caches(rig, sequences, a.window ? a.window : start + tokens, key_row, value_row);
+  a.q = rows(rig, a.batch.token_count, a.query_heads * a.key_dim);
+  a.k = rows(rig, a.batch.token_count, key_row);
+  a.v = rows(rig, a.batch.token_count, value_row);
+  a.out = rows(rig, a.batch.token_count, a.query_heads * a.value_dim);
+  double pairs = 0, read = 0;
+  for (std::int32_t t = 0; t < tokens; ++t) {
+    const double seen = a.window && start + t + 1 > a.window ? a.window : start + t + 1;
+    pairs += seen;
+    read = seen;
+  }
+  return {"", {}, sequences * (read * (key_row + value_row) * 4 + 2.0 * tokens * a.query_heads * (a.key_dim + a.value_dim) * element_bytes(rig)),
+          2.0 * sequences * pairs * a.query_heads * (a.key_dim + a.value_dim)};
+}
+
+Case make_args(Rig& rig, Shape& s, LatentAttentionArgs& a) {
+  const std::int32_t sequences = s.get("B", 1), tokens = s.get("T", 64), start = s.get("start", 0);
+  static LinearWeight kv_b;  // one case at a time
+  a.dtype = rig.dtype();
+  a.batch = rig.batch(sequences, tokens);
+  a.phase = phase_of(a.batch);
+  a.head_count = s.get("H", 32);
+  a.nope_dim = s.get("N", 128);
+  a.shared_dim = s.get("S", 64);
+  a.value_dim = s.get("V", 128);
+  a.rank = s.get("rank", 512);
+  a.scale = 0.07f;
+  kv_b = rig.weight(a.head_count * (a.nope_dim + a.value_dim), a.rank, DType::kBF16);
+  a.kv_b = &kv_b;
+  const Starts starts = starts_of(rig, sequences, start);
+  a.starts = starts.device;
+  a.starts_host = starts.host;
+  a.caches = caches(rig, sequences, start + tokens, a.rank + a.shared_dim, 0);
+  a.q = rows(rig, a.batch.token_count, a.head_count * (a.nope_dim + a.shared_dim));
+  a.latent = rows(rig, a.batch.token_count, a.rank);
+  a.shared_key = rows(rig, a.batch.token_count, a.shared_dim);
+  a.out = rows(rig, a.batch.token_count, a.head_count * a.value_dim);
+  const double pairs = sequences * (static_cast<double>(tokens) * start + 0.5 * tokens * (tokens + 1.0));
+  return {"", {}, 2.0 * kv_b.out_dim * kv_b.in_dim + 4.0 * sequences * (start + tokens) * (a.rank + a.shared_dim),
+          2.0 * a.head_count * pairs * (2.0 * a.rank + a.shared_dim) + 2.0 * a.batch.token_count * kv_b.out_dim * kv_b.in_dim};
+}
+
+Case make_args(Rig& rig, Shape& s, DeltaRuleArgs& a) {
+  const std::int32_t sequences = s.get("B", 1), tokens = s.get("T", 512);
+  const bool per_row = s.op == "kda" || s.op == "gdn2";
+  a.dtype = rig.dtype();
+  a.batch = rig.batch(sequences, tokens);
+  a.phase = phase_of(a.batch);
+  a.key_heads = s.get("HK", 16);
+  a.value_heads = s.get("HV", 16);
+  a.key_dim = s.get("K", 128);
+  a.value_dim = s.get("V", 128);
+  a.scale = 1 / std::sqrt(static_cast<float>(a.key_dim));
+  const std::int64_t all = a.batch.token_count, gates = all * a.value_heads * (per_row ? a.key_dim : 1);
+  const float reach = a.scale;  // keys of about unit length
+  a.q = {rig.numbers(all * a.key_heads * a.key_dim, -reach, reach), a.key_heads * a.key_dim};
+  a.k = {rig.numbers(all * a.key_heads * a.key_dim, -reach, reach), a.key_heads * a.key_dim};
+  if (rig.dtype() != DType::kF32) {
+    a.q = rows(rig, all, a.key_heads * a.key_dim);
+    a.k = rows(rig, all, a.key_heads * a.key_dim);
+  }
+  a.v = rows(rig, all, a.value_heads * a.value_dim);
+  if (s.op != "delta_net") a.log_decay = rig.numbers(gates, -0.2f, -0.001f);
+  if (s.op != "gdn2") a.beta = rig.numbers(all * a.value_heads, 0, 0.1f);
+  if (s.op == "gdn2") {
+    a.erase = rows(rig, all, a.value_heads * a.key_dim);
+    a.write = rows(rig, all, a.value_heads * a.value_dim);
+  }
+  const std::int64_t state = static_cast<std::int64_t>(a.value_heads) * a.key_dim * a.value_dim;
+  a.states = rig.upload(states(rig, sequences, state));
+  a.out = rows(rig, all, a.value_heads * a.value_dim);
+  const double row = (2.0 * a.key_heads * a.key_dim + 2.0 * a.value_heads * a.value_dim) * element_bytes(rig);
+  return {"", {}, 8.0 * sequences * static_cast<double>(state) + static_cast<double>(all) * row, 6.0 * static_cast<double>(all) * static_cast<double>(state)};
+}
+
+Case make_args(Rig& rig, Shape& s, SparseGdnArgs& a) {
+  s.op = "gdn";
+  s.get("T", 4096);
+  Case c = make_args(rig, s, a.delta);
+  a.delta.phase = Phase::kPrefill;
+  a.policy = SparsePolicy::kAdaptive;
+  a.seed = 1;
+  a.gate = rows(rig, a.delta.batch.token_count, a.delta.value_heads * a.delta.value_dim);
+  a.norm_weight = rig.numbers(a.delta.value_dim, 0.5f, 1.5f);
+  return c;
+}
+
+Case make_args(Rig& rig, Shape& s, SseArgs& a) {
+  const std::int32_t sequences = s.get("B", 1), tokens = s.get("T", 512);
+  a.dtype = rig.dtype();
+  a.batch = rig.batch(sequences, tokens);
+  a.phase = phase_of(a.batch);
+  a.gate_write = a.gate_read = true;
+  a.head_count = s.get("H", 16);
+  a.key_dim = s.get("K", 128);
+  a.value_dim = s.get("V", 128);
+  a.partition_count = s.get("P", 4);
+  a.top_k = s.get("k", 1);
+  const std::int64_t all = a.batch.token_count, state = static_cast<std::int64_t>(a.head_count) * a.key_dim * a.value_dim;
+  a.route_logits = rig.numbers(all * a.partition_count, -2, 2);
+  a.q = rows(rig, all, a.head_count * a.key_dim);
+  a.k = rows(rig, all, a.head_count * a.key_dim);
+  a.v = rows(rig, all, a.head_count * a.value_dim);
+  a.shared_q = rows(rig, all, a.head_count * a.key_dim);
+  a.shared_k = rows(rig, all, a.head_count * a.key_dim);
+  a.log_decay = rig.numbers(all * a.head_count * a.key_dim, -0.2f, -0.001f);
+  a.states = rig.upload(states(rig, sequences, state * a.partition_count));
+  a.shared_states = rig.upload(states(rig, sequences, state));
+  a.out = rows(rig, all, a.head_count * a.value_dim);
+  const double touched = tokens > 1 ? a.partition_count + 1 : a.top_k + 1;
+  return {"", {}, 8.0 * sequences * touched * static_cast<double>(state) + 5.0 * static_cast<double>(all) * a.head_count * a.key_dim * element_bytes(rig),
+          4.0 * static_cast<double>(all) * (a.top_k + 1) * static_cast<double>(state)};
+}
+
+Case make_args(Rig& rig, Shape& s, SdmArgs& a) {
+  const std::int32_t sequences = s.get("B", 1), tokens = s.get("T", 64);
+  a.dtype = rig.dtype();
+  a.batch = rig.batch(sequences, tokens);
+  a.phase = phase_of(a.batch);
+  a.head_count = s.get("H", 2);
+  a.side = s.get("side", 96);
+  a.value_dim = s.get("V", 256);
+  a.write_count = a.read_count = s.get("W", 64);
+  a.write_scale = a.read_scale = 1;
+  const std::int64_t all = a.batch.token_count, slots = static_cast<std::int64_t>(a.head_count) * a.side * a.side;
+  a.write_scores = rows(rig, all, a.head_count * 2 * a.side);
+  a.read_scores = rows(rig, all, a.head_count * 2 * a.side);
+  a.v = rows(rig, all, a.head_count * a.value_dim);
+  a.log_decay = rig.numbers(all * a.head_count, -0.2f, -0.001f);
+  a.beta = rig.numbers(all * a.head_count, 0, 0.5f);
+  a.rows_per_slab = 1;
+  while (a.rows_per_slab < slots) a.rows_per_slab *= 2;
+  std::vector<SdmTable> tables;
+  for (std::int32_t b = 0; b < sequences; ++b) {
+    const std::vector<float*> slabs = {static_cast<float*>(rig.allocate(static_cast<std::size_t>(slots * a.value_dim) * sizeof(float)))};
+    tables.push_back({rig.upload(std::vector<std::int32_t>(static_cast<std::size_t>(slots), -1)), rig.upload(slabs),
+                      rig.upload(std::vector<std::int32_t>{0, 0})});
+  }
+  a.tables = rig.upload(tables);
+  a.out = rows(rig, all, a.head_count * a.value_dim);
+  const double row = static_cast<double>(all) * a.head_count * a.value_dim;
+  return {"", {}, row * (2.0 * a.write_count + a.read_count) * 4, row * (4.0 * a.write_count + 2.0 * a.read_count)};
+}
+
+}  // namespace cairn::bench
