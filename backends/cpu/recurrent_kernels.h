@@ -104,6 +104,28 @@ struct SdmRows {
   float* out;
 };
 
+/// The places of the `count` largest of n scores, ties to the lower place: largest first, or (by_place) lowest place first.
+/// NaN counts as -infinity.
+struct LargestPlaces {
+  int n, count;
+  bool by_place;
+  const float* scores;
+  float* work;  ///< [4 n + 64]
+  std::int32_t* places;
+};
+
+/// The `count` <= kept^2 largest sums scores[row] + scores[side + column], in double, largest first; ties: lower slot
+/// row * side + column. rows [kept] ascending; columns [kept] with their scores descending.
+struct BestPairs {
+  int side, kept, count;
+  const float* scores;
+  const std::int32_t *rows, *columns;
+  double* offers;       ///< [kept rounded up to 8] working space
+  std::int32_t* taken;  ///< [kept] working space
+  std::int32_t* slots;
+  double* sums;
+};
+
 struct RecurrentKernels {
   void (*multiply)(const ChunkProduct&);
   /// x <- (I - m)^-1 x: m [n, n] strictly lower with stride 64, zero up to the next 16 columns; x [n, columns].
@@ -128,9 +150,8 @@ struct RecurrentKernels {
   void (*state_step)(const StateStep&);
   void (*sdm_rows)(const SdmRows&);
   void (*convert_row)(int count, const void* from, RowKind kind, float* to);
-  /// The places of the `count` largest of scores[n], largest first, ties to the lower place; NaN counts as -infinity.
-  /// work: [3 n + 64] floats.
-  void (*largest_places)(int n, int count, const float* scores, float* work, std::int32_t* places);
+  void (*largest_places)(const LargestPlaces&);
+  void (*best_pairs)(const BestPairs&);
 };
 
 const RecurrentKernels& recurrent_kernels(Isa isa);

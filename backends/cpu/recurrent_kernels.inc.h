@@ -26,6 +26,7 @@ const RecurrentKernels kRecurrentKernels = {
     .sdm_rows = sdm_rows,
     .convert_row = convert_row,
     .largest_places = largest_places,
+    .best_pairs = best_pairs,
 };
 
 }  // namespace cairn::cpu::CAIRN_ISA

@@ -8,16 +8,13 @@
 
 namespace cairn::cpu {
 
-/// A pair of places among the halves' best, both largest first.
-struct SdmCandidate {
-  double score;
-  std::int32_t slot, row_place, column_place;
-};
-
 struct SdmAddressWork {
-  std::int32_t *rows, *columns;  ///< [min(count, side)] best of each half, largest first
-  SdmCandidate* frontier;        ///< [min(count, side)] a heap
-  float* search;                 ///< [3 side + 64]
+  std::int32_t* rows;     ///< [min(count, side)] best of the first half, lowest first
+  std::int32_t* columns;  ///< the same of the second half, largest score first
+  float* search;
+  double* offers;
+  std::int32_t* taken;
+  double* sums;           ///< [held]
 };
 
 SdmAddressWork carve_sdm_address_work(std::int32_t side, std::int32_t count, ScratchLayout& layout);

@@ -111,6 +111,9 @@ inline float from_ordered_bits(std::int32_t bits) {
   return x;
 }
 
+/// A score that can be added to any other: what is not a number, or -infinity, counts as the lowest finite one.
+inline float rankable(float score) { return score >= -__FLT_MAX__ ? score : -__FLT_MAX__; }
+
 /// How many of the scores (padded with -infinity to whole vectors) are at least `threshold`.
 inline int count_at_least(int padded, const float* scores, float threshold) {
   const Lanes limit = broadcast(threshold), one = broadcast(1.0f), zero = broadcast(0.0f);
@@ -133,23 +136,23 @@ inline float find_threshold(int padded, const float* scores, int count) {
   return from_ordered_bits(low);
 }
 
-/// Keeps the `count` largest of n scores in `kept` with their places, in the order of places.
-inline void keep_largest(int n, int padded, int count, const float* scores, float* kept, float* places) {
+/// Keeps the `count` largest of n scores in `kept`, and where they stood, in the order of places.
+inline void keep_largest(int n, int padded, int count, const float* scores, float* kept, std::int32_t* places) {
   const float threshold = find_threshold(padded, scores, count);
   int above = 0;
   for (int i = 0; i < n; ++i) above += scores[i] > threshold;
   int equal_left = count - above, held = 0;
   for (int i = 0; i < n && held < count; ++i) {
-    const bool is_equal = scores[i] == threshold;
-    if (!(scores[i] > threshold) && !(is_equal && equal_left > 0)) continue;
+    const bool is_equal = scores[i] == threshold, is_kept = scores[i] > threshold || (is_equal && equal_left > 0);
     equal_left -= is_equal;
     kept[held] = scores[i];
-    places[held++] = static_cast<float>(i);
+    places[held] = i;
+    held += is_kept;
   }
 }
 
-/// A score's rank is the number of scores that stand before it: larger ones, and equal ones at lower places.
-inline void write_by_rank(int n, int padded, int count, const float* scores, const float* place_of, std::int32_t* places) {
+/// ranks[i]: how many scores stand before score i: larger ones, and equal ones at lower places.
+inline void count_ranks(int n, int padded, const float* scores, float* ranks) {
   const Lanes one = broadcast(1.0f), zero = broadcast(0.0f);
   for (int i = 0; i < padded; i += kLanes) {
     const Lanes own = load(scores + i), place = counted_lanes(i);
@@ -159,26 +162,62 @@ inline void write_by_rank(int n, int padded, int count, const float* scores, con
       const Lanes not_less = select_less(other, own, zero, one), more = select_less(own, other, one, zero);
       rank = rank + select_less(at, place, not_less, more);
     }
-    float ranks[kLanes];
-    store(ranks, rank);
-    for (int l = 0; l < kLanes && i + l < n; ++l) {
-      const int r = static_cast<int>(ranks[l]);
-      if (r < count) places[r] = static_cast<std::int32_t>(place_of ? place_of[i + l] : static_cast<float>(i + l));
-    }
+    store(ranks + i, rank);
   }
 }
 
-void largest_places(int n, int count, const float* scores, float* work, std::int32_t* places) {
-  constexpr int kRankAll = 48;  // up to here counting ranks is cheaper than searching a threshold first
+/// Ranks are a permutation, so every place is written once; no branch depends on the scores.
+void largest_places(const LargestPlaces& s) {
+  constexpr int kRankAll = 48;  // up to here counting all ranks is cheaper than searching a threshold first
   const auto padded_of = [](int size) { return (size + kLanes - 1) / kLanes * kLanes; };
-  float *clean = work, *kept = work + padded_of(n), *kept_places = kept + padded_of(count);
-  for (int i = 0; i < padded_of(n); ++i) {
-    clean[i] = i < n && scores[i] == scores[i] ? scores[i] : -__builtin_inff();
+  const int n = s.n, padded = padded_of(n);
+  float *clean = s.work, *kept = clean + padded, *ranks = kept + padded;
+  auto* places = reinterpret_cast<std::int32_t*>(ranks + padded);
+  for (int i = 0; i < padded; ++i) clean[i] = i < n && s.scores[i] == s.scores[i] ? s.scores[i] : -__builtin_inff();
+  if (n <= kRankAll || n == s.count) {
+    count_ranks(n, padded, clean, ranks);
+    for (int i = 0; i < n; ++i) places[s.by_place ? i : static_cast<int>(ranks[i])] = i;
+    int held = 0;
+    for (int i = 0; i < n && held < s.count; ++i) {
+      s.places[held] = places[i];
+      held += !s.by_place || ranks[i] < static_cast<float>(s.count);
+    }
+    return;
   }
-  if (n <= kRankAll || n == count) return write_by_rank(n, padded_of(n), count, clean, nullptr, places);
-  keep_largest(n, padded_of(n), count, clean, kept, kept_places);
-  for (int i = count; i < padded_of(count); ++i) kept[i] = -__builtin_inff();
-  write_by_rank(count, padded_of(count), count, kept, kept_places, places);
+  keep_largest(n, padded, s.count, clean, kept, places);
+  for (int i = s.count; i < padded_of(s.count); ++i) kept[i] = -__builtin_inff();
+  if (!s.by_place) count_ranks(s.count, padded_of(s.count), kept, ranks);
+  for (int i = 0; i < s.count; ++i) s.places[s.by_place ? i : static_cast<int>(ranks[i])] = places[i];
+}
+
+typedef double EightDoubles __attribute__((vector_size(64)));
+
+/// Every row offers its best pair not yet taken; the first of the largest offers is the one at the lowest slot.
+void best_pairs(const BestPairs& s) {
+  const int padded = (s.kept + 7) / 8 * 8;
+  const double none = -__builtin_inf();
+  const auto offer = [&](int row, int column) {
+    return static_cast<double>(rankable(s.scores[s.rows[row]])) + rankable(s.scores[s.side + s.columns[column]]);
+  };
+  for (int r = 0; r < padded; ++r) s.offers[r] = r < s.kept ? offer(r, 0) : none;
+  for (int r = 0; r < s.kept; ++r) s.taken[r] = 0;
+  for (int i = 0; i < s.count; ++i) {
+    EightDoubles largest;
+    std::memcpy(&largest, s.offers, sizeof largest);
+    for (int r = 8; r < padded; r += 8) {
+      EightDoubles other;
+      std::memcpy(&other, s.offers + r, sizeof other);
+      largest = other > largest ? other : largest;
+    }
+    double best = largest[0];
+    for (int l = 1; l < 8; ++l) best = largest[l] > best ? largest[l] : best;
+    int row = 0;
+    while (row + 1 < s.kept && s.offers[row] != best) ++row;
+    const int column = s.taken[row]++;
+    s.slots[i] = s.rows[row] * s.side + s.columns[column];
+    s.sums[i] = best;
+    s.offers[row] = column + 1 < s.kept ? offer(row, column + 1) : none;
+  }
 }
 
 }  // namespace cairn::cpu::CAIRN_ISA
