@@ -1,0 +1,365 @@
+// The promises of the C API on a real model: lifetimes in any order, one user at a time, callbacks, struct growth.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cairn/cairn.h"
+
+namespace {
+
+#define REQUIRE_OK(call) REQUIRE_MESSAGE((call) == CAIRN_STATUS_OK, cairn_last_error_message())
+
+/// A device, the sample model, a stream and a state; `has_model` is false where the sample is not there.
+struct Agent {
+  cairn_device* device = nullptr;
+  cairn_model* model = nullptr;
+  cairn_stream* stream = nullptr;
+  cairn_state* state = nullptr;
+  bool has_model = false;
+
+  Agent() {
+    cairn_device_options options = CAIRN_DEVICE_OPTIONS_INIT;
+    options.backend = "cpu";
+    options.thread_count = 1;
+    REQUIRE_OK(cairn_device_open(&options, &device));
+    if (std::FILE* file = std::fopen(CAIRN_MODEL_PATH, "rb")) {
+      std::fclose(file);
+      REQUIRE_OK(cairn_model_load(device, CAIRN_MODEL_PATH, nullptr, &model));
+      REQUIRE_OK(cairn_stream_create(model, nullptr, &stream));
+      REQUIRE_OK(cairn_state_create(model, nullptr, &state));
+      has_model = true;
+    } else {
+      MESSAGE("skipped: no " CAIRN_MODEL_PATH);
+    }
+  }
+  ~Agent() {
+    cairn_device_release(device);
+    cairn_model_release(model);
+    cairn_stream_release(stream);
+    cairn_state_release(state);
+  }
+  Agent(const Agent&) = delete;
+
+  cairn_status prefill(int64_t count, cairn_progress_fn progress = nullptr, void* user = nullptr) const {
+    std::vector<int32_t> tokens(static_cast<size_t>(count));
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i * 7 % 200);
+    const cairn_sequence sequence = {state, tokens.data(), count, CAIRN_LOGITS_LAST, 0};
+    cairn_batch batch = CAIRN_BATCH_INIT;
+    batch.sequences = &sequence;
+    batch.sequence_count = 1;
+    batch.progress = progress;
+    batch.progress_user = user;
+    return cairn_prefill(stream, &batch);
+  }
+};
+
+std::vector<char> save(cairn_state* state) {
+  size_t size = 0;
+  REQUIRE(cairn_state_save_to_memory(state, nullptr, &size, nullptr) == CAIRN_STATUS_BUFFER_TOO_SMALL);
+  std::vector<char> bytes(size);
+  REQUIRE_OK(cairn_state_save_to_memory(state, bytes.data(), &size, nullptr));
+  REQUIRE(size == bytes.size());
+  return bytes;
+}
+
+int64_t position_of(cairn_state* state) {
+  cairn_state_info info = CAIRN_STATE_INFO_INIT;
+  REQUIRE_OK(cairn_state_get_info(state, &info));
+  return info.position;
+}
+
+}  // namespace
+
+TEST_CASE("handles are given back in any order, and children keep what they need") {
+  Agent agent;
+  if (!agent.has_model) return;
+  cairn_device_release(agent.device);
+  cairn_model_release(agent.model);
+
+  CHECK(agent.prefill(70) == CAIRN_STATUS_OK);
+  cairn_stream_release(agent.stream);
+  CHECK(position_of(agent.state) == 70);
+  cairn_state* fork = nullptr;
+  REQUIRE_OK(cairn_state_fork(agent.state, &fork));
+  cairn_state_release(agent.state);
+  CHECK(position_of(fork) == 70);
+  cairn_state_release(fork);
+  cairn_state_release(fork);
+
+  CHECK(cairn_state_reset(agent.state) == CAIRN_STATUS_INVALID_HANDLE);
+  CHECK(cairn_stream_synchronize(agent.stream) == CAIRN_STATUS_INVALID_HANDLE);
+  cairn_model_info info = CAIRN_MODEL_INFO_INIT;
+  CHECK(cairn_model_get_info(agent.model, &info) == CAIRN_STATUS_INVALID_HANDLE);
+  CHECK(cairn_model_get_info(reinterpret_cast<cairn_model*>(fork), &info) == CAIRN_STATUS_INVALID_HANDLE);
+}
+
+TEST_CASE("snapshots come out and go in by memory, file and callback, and tell the same") {
+  Agent agent;
+  if (!agent.has_model) return;
+  REQUIRE_OK(agent.prefill(100));
+  const std::vector<char> bytes = save(agent.state);
+  struct Pipe {
+    std::vector<char> bytes;
+    size_t read = 0;
+  } pipe;
+  REQUIRE_OK(cairn_state_save_to_callback(
+      agent.state,
+      [](void* user, const void* data, size_t size) {
+        auto& to = static_cast<Pipe*>(user)->bytes;
+        to.insert(to.end(), static_cast<const char*>(data), static_cast<const char*>(data) + size);
+        return 0;
+      },
+      &pipe, nullptr));
+  CHECK(pipe.bytes == bytes);
+  const std::string path = std::string("/tmp/cairn-api-test-") + std::to_string(std::rand()) + ".cairnstate";
+  REQUIRE_OK(cairn_state_save(agent.state, path.c_str(), nullptr));
+
+  const cairn_read_fn read = [](void* user, void* data, size_t size, size_t* count) {
+    auto& from = *static_cast<Pipe*>(user);
+    *count = std::min(size, std::min<size_t>(977, from.bytes.size() - from.read));
+    std::memcpy(data, from.bytes.data() + from.read, *count);
+    from.read += *count;
+    return 0;
+  };
+  REQUIRE_OK(cairn_state_reset(agent.state));
+  REQUIRE_OK(cairn_state_restore_from_callback(agent.state, read, &pipe, nullptr));
+  CHECK(save(agent.state) == bytes);
+  REQUIRE_OK(cairn_state_reset(agent.state));
+  REQUIRE_OK(cairn_state_restore(agent.state, path.c_str(), nullptr));
+  CHECK(save(agent.state) == bytes);
+  cairn_snapshot_info info = CAIRN_SNAPSHOT_INFO_INIT;
+  REQUIRE_OK(cairn_snapshot_inspect(path.c_str(), nullptr, &info));
+  CHECK(info.position == 100);
+  CHECK(info.total_bytes == bytes.size());
+  cairn_snapshot_section section = CAIRN_SNAPSHOT_SECTION_INIT;
+  for (int32_t i = 0; i < info.section_count; ++i) REQUIRE_OK(cairn_snapshot_get_section(path.c_str(), i, &section));
+  CHECK(cairn_snapshot_get_section(path.c_str(), info.section_count, &section) == CAIRN_STATUS_INVALID_ARGUMENT);
+  std::remove(path.c_str());
+  cairn_limits limits = CAIRN_LIMITS_INIT;
+  limits.max_snapshot_bytes = bytes.size() - 1;
+  cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
+  options.limits = &limits;
+  CHECK(cairn_state_restore_from_memory(agent.state, bytes.data(), bytes.size(), &options) == CAIRN_STATUS_LIMIT_EXCEEDED);
+  pipe.read = 0;
+  CHECK(cairn_state_restore_from_callback(agent.state, read, &pipe, &options) == CAIRN_STATUS_LIMIT_EXCEEDED);
+  CHECK(save(agent.state) == bytes);
+}
+
+TEST_CASE("a progress callback that uses the same state or stream finds them busy, and another state works") {
+  Agent agent;
+  if (!agent.has_model) return;
+  cairn_state* other = nullptr;
+  REQUIRE_OK(cairn_state_create(agent.model, nullptr, &other));
+  struct Seen {
+    Agent* agent;
+    cairn_state* other;
+    int calls = 0;
+    cairn_status same_state = 0, same_stream = 0, other_state = -1;
+  } seen{&agent, other};
+  const cairn_progress_fn progress = [](void* user, uint64_t, uint64_t) {
+    auto& s = *static_cast<Seen*>(user);
+    ++s.calls;
+    s.same_state = cairn_state_reset(s.agent->state);
+    s.same_stream = cairn_stream_synchronize(s.agent->stream);
+    s.other_state = cairn_state_reset(s.other);
+    return 0;
+  };
+
+  CHECK(agent.prefill(600, progress, &seen) == CAIRN_STATUS_OK);
+
+  CHECK(seen.calls > 0);
+  CHECK(seen.same_state == CAIRN_STATUS_BUSY);
+  CHECK(seen.same_stream == CAIRN_STATUS_BUSY);
+  CHECK(seen.other_state == CAIRN_STATUS_OK);
+  CHECK(position_of(agent.state) == 600);
+  cairn_snapshot_options options = CAIRN_SNAPSHOT_OPTIONS_INIT;
+  options.progress = progress;
+  options.progress_user = &seen;
+  std::vector<char> bytes = save(agent.state);
+  size_t size = bytes.size();
+  seen.same_state = 0;
+  CHECK(cairn_state_save_to_memory(agent.state, bytes.data(), &size, &options) == CAIRN_STATUS_OK);
+  CHECK(seen.same_state == CAIRN_STATUS_BUSY);
+  cairn_restore_options restore = CAIRN_RESTORE_OPTIONS_INIT;
+  restore.progress = progress;
+  restore.progress_user = &seen;
+  seen.same_state = 0;
+  CHECK(cairn_state_restore_from_memory(agent.state, bytes.data(), size, &restore) == CAIRN_STATUS_OK);
+  CHECK(seen.same_state == CAIRN_STATUS_BUSY);
+  cairn_state_release(other);
+}
+
+TEST_CASE("a state released by another thread while it reads is finished with first") {
+  Agent agent;
+  if (!agent.has_model) return;
+  std::atomic<bool> has_begun{false};
+  cairn_status status = -1;
+  std::thread reader([&] {
+    status = agent.prefill(
+        1500,
+        [](void* user, uint64_t, uint64_t) {
+          *static_cast<std::atomic<bool>*>(user) = true;
+          return 0;
+        },
+        &has_begun);
+  });
+  while (!has_begun) std::this_thread::yield();
+  cairn_state_release(agent.state);
+  cairn_stream_release(agent.stream);
+  cairn_model_release(agent.model);
+  cairn_device_release(agent.device);
+  reader.join();
+
+  CHECK(status == CAIRN_STATUS_OK);
+  CHECK(cairn_state_reset(agent.state) == CAIRN_STATUS_INVALID_HANDLE);
+}
+
+TEST_CASE("threads that call on the same states work or find them busy") {
+  Agent agent;
+  if (!agent.has_model) return;
+  REQUIRE_OK(agent.prefill(64));
+  std::vector<cairn_state*> states(3);
+  for (cairn_state*& state : states) REQUIRE_OK(cairn_state_fork(agent.state, &state));
+  std::atomic<int> other_codes{0}, worked{0};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (unsigned i = 0; i < 60; ++i) {
+        cairn_state* state = states[(t + i) % states.size()];
+        cairn_state_info info = CAIRN_STATE_INFO_INIT;
+        cairn_state* fork = nullptr;
+        cairn_status status = CAIRN_STATUS_OK;
+        switch ((t * 7 + i) % 4) {
+          case 0: status = cairn_state_get_info(state, &info); break;
+          case 1: status = cairn_state_fork(state, &fork); break;
+          case 2: status = cairn_state_reset(state); break;
+          default: {
+            size_t size = 0;
+            status = cairn_state_save_to_memory(state, nullptr, &size, nullptr);
+            if (status == CAIRN_STATUS_BUFFER_TOO_SMALL) status = CAIRN_STATUS_OK;
+          }
+        }
+        cairn_state_release(fork);
+        worked += status == CAIRN_STATUS_OK;
+        other_codes += status != CAIRN_STATUS_OK && status != CAIRN_STATUS_BUSY;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(other_codes == 0);
+  CHECK(worked > 0);
+  for (cairn_state* state : states) cairn_state_release(state);
+}
+
+TEST_CASE("rewinding by the API reaches what it tells, and refuses the rest unchanged") {
+  Agent agent;
+  if (!agent.has_model) return;
+  cairn_state_options options = CAIRN_STATE_OPTIONS_INIT;
+  options.rewind_window_tokens = 256;
+  cairn_state* plain = agent.state;
+  REQUIRE_OK(cairn_state_create(agent.model, &options, &agent.state));
+  REQUIRE_OK(agent.prefill(400));
+  const std::vector<char> before = save(agent.state);
+  cairn_state_info info = CAIRN_STATE_INFO_INIT;
+  REQUIRE_OK(cairn_state_get_info(agent.state, &info));
+  CHECK(info.oldest_rewind_position <= 144);
+  CHECK(info.rewind_bytes > 0);
+  int32_t can = -1;
+  for (const int64_t position : {int64_t{-1}, int64_t{401}, INT64_MAX, INT64_MIN}) {
+    REQUIRE_OK(cairn_state_can_rewind(agent.state, position, &can));
+    CHECK(can == 0);
+    CHECK(cairn_state_rewind(agent.state, position) == CAIRN_STATUS_INVALID_ARGUMENT);
+    CHECK(save(agent.state) == before);
+  }
+
+  REQUIRE_OK(cairn_state_rewind(agent.state, 150));
+
+  std::swap(plain, agent.state);
+  REQUIRE_OK(agent.prefill(150));
+  CHECK(save(plain) == save(agent.state));
+  cairn_state_release(plain);
+}
+
+TEST_CASE("sizes too small are told, options out of range are refused by name") {
+  Agent agent;
+  if (!agent.has_model) return;
+  size_t count = 0;
+  CHECK(cairn_state_get_last_logits(agent.state, nullptr, &count) == CAIRN_STATUS_WRONG_STATE);
+  REQUIRE_OK(agent.prefill(3));
+  CHECK(cairn_state_get_last_logits(agent.state, nullptr, &count) == CAIRN_STATUS_BUFFER_TOO_SMALL);
+  std::vector<float> logits(count);
+  REQUIRE_OK(cairn_state_get_last_logits(agent.state, logits.data(), &count));
+  CHECK(cairn_state_get_last_logits(agent.state, nullptr, &count) == CAIRN_STATUS_INVALID_ARGUMENT);
+
+  cairn_state* state = nullptr;
+  cairn_state_options options = CAIRN_STATE_OPTIONS_INIT;
+  options.rewind_spacing_tokens = 65;
+  CHECK(cairn_state_create(agent.model, &options, &state) == CAIRN_STATUS_INVALID_ARGUMENT);
+  CHECK(std::string(cairn_last_error_message()).find("65") != std::string::npos);
+  options = CAIRN_STATE_OPTIONS_INIT;
+  options.kv_capacity_tokens = -1;
+  CHECK(cairn_state_create(agent.model, &options, &state) == CAIRN_STATUS_INVALID_ARGUMENT);
+  options = CAIRN_STATE_OPTIONS_INIT;
+  options.rewind_window_tokens = INT64_MIN;
+  CHECK(cairn_state_create(agent.model, &options, &state) == CAIRN_STATUS_INVALID_ARGUMENT);
+  options = CAIRN_STATE_OPTIONS_INIT;
+  options.struct_size = 0;
+  CHECK(cairn_state_create(agent.model, &options, &state) == CAIRN_STATUS_INVALID_ARGUMENT);
+  CHECK(state == nullptr);
+  cairn_model_info model = CAIRN_MODEL_INFO_INIT;
+  REQUIRE_OK(cairn_model_get_info(agent.model, &model));
+  cairn_state_statistics statistics = CAIRN_STATE_STATISTICS_INIT;
+  for (int32_t layer = 0; layer < model.layer_count; ++layer) {
+    REQUIRE_OK(cairn_state_get_statistics(agent.state, layer, &statistics));
+    CHECK(statistics.non_finite_count == 0);
+    CHECK(statistics.norm >= statistics.max_abs);
+  }
+  CHECK(cairn_state_get_statistics(agent.state, model.layer_count, &statistics) == CAIRN_STATUS_INVALID_ARGUMENT);
+  CHECK(cairn_state_get_statistics(agent.state, -1, &statistics) == CAIRN_STATUS_INVALID_ARGUMENT);
+}
+
+TEST_CASE("hooks are refused while handles live, and callbacks cannot call back in") {
+  cairn_device* device = nullptr;
+  cairn_device_options options = CAIRN_DEVICE_OPTIONS_INIT;
+  options.backend = "reference";
+  static cairn_status from_log, from_allocator;
+  REQUIRE_OK(cairn_set_log_callback(
+      [](void*, cairn_log_level, const char*, const char*) {
+        int32_t count = 0;
+        from_log = cairn_backend_count(&count);
+      },
+      nullptr, CAIRN_LOG_DEBUG));
+  REQUIRE_OK(cairn_device_open(&options, &device));
+  cairn_allocator allocator = {sizeof(cairn_allocator), nullptr,
+                               [](void*, size_t size, size_t alignment) {
+                                 int32_t count = 0;
+                                 from_allocator = cairn_backend_count(&count);
+                                 return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+                               },
+                               [](void*, void* memory, size_t) { std::free(memory); }};
+  CHECK(cairn_set_allocator(&allocator) == CAIRN_STATUS_WRONG_STATE);
+  cairn_device_release(device);
+  REQUIRE_OK(cairn_set_allocator(&allocator));
+  REQUIRE_OK(cairn_device_open(&options, &device));
+  cairn_snapshot_info info = CAIRN_SNAPSHOT_INFO_INIT;
+  const std::vector<char> nothing(4096);
+  CHECK(cairn_snapshot_inspect_memory(nothing.data(), nothing.size(), nullptr, &info) == CAIRN_STATUS_FORMAT);
+  cairn_device_release(device);
+  REQUIRE_OK(cairn_set_allocator(nullptr));
+  REQUIRE_OK(cairn_set_log_callback(nullptr, nullptr, 0));
+  CHECK((from_log == CAIRN_STATUS_WRONG_STATE || from_log == CAIRN_STATUS_OK));
+  CHECK((from_allocator == CAIRN_STATUS_WRONG_STATE || from_allocator == CAIRN_STATUS_OK));
+  allocator.allocate = nullptr;
+  CHECK(cairn_set_allocator(&allocator) == CAIRN_STATUS_INVALID_ARGUMENT);
+  CHECK(cairn_set_log_callback([](void*, cairn_log_level, const char*, const char*) {}, nullptr, 9) == CAIRN_STATUS_INVALID_ARGUMENT);
+  cairn_io io = {};
+  io.struct_size = sizeof io;
+  CHECK(cairn_set_io(&io) == CAIRN_STATUS_INVALID_ARGUMENT);
+}
