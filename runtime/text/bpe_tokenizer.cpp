@@ -1,10 +1,12 @@
 // Byte-level BPE from a Hugging Face tokenizer.json (public-models.md 6.5): added tokens, NFC, a pattern that cuts the text,
 // bytes as characters, merges. What the file asks for beyond that is refused by name.
 #include <algorithm>
+#include <mutex>
 
 #include "runtime/import/json_reader.h"
 #include "runtime/text/added_tokens.h"
 #include "runtime/text/byte_pair_merges.h"
+#include "runtime/text/piece_cache.h"
 #include "runtime/text/text_splitter.h"
 #include "runtime/text/tokenizer.h"
 
@@ -88,8 +90,8 @@ class BpeTokenizer : public Tokenizer {
   Status add_token(const json& entry, std::int64_t id);
   Result<std::int32_t> id_of(const std::string& token, std::int32_t rank) const;
   Status set_token(std::int64_t id, std::string bytes);
-  Status encode_plain(std::string_view text, std::vector<std::int32_t>& ids) const;
-  Status encode_pieces(std::string_view text, std::vector<std::int32_t>& ids) const;
+  Status encode_plain(std::string_view text, PieceCache* cache, std::vector<std::int32_t>& ids) const;
+  Status encode_pieces(std::string_view text, PieceCache* cache, std::vector<std::int32_t>& ids) const;
   void encode_piece(std::string_view piece, std::vector<std::int32_t>& ids) const;
 
   AddedTokens raw_added_, normalized_added_;
@@ -100,6 +102,8 @@ class BpeTokenizer : public Tokenizer {
   std::vector<std::string> tokens_;
   std::vector<bool> is_special_;
   std::unordered_map<std::string, std::int32_t> vocabulary_;  ///< while building
+  mutable std::mutex cache_mutex_;
+  mutable PieceCache cache_;  ///< of the call that holds the mutex; others go without
 };
 
 // ---------------------------------------------------------------- building
@@ -309,24 +313,32 @@ void BpeTokenizer::encode_piece(std::string_view piece, std::vector<std::int32_t
   merges_.apply(piece, ids);
 }
 
-Status BpeTokenizer::encode_pieces(std::string_view text, std::vector<std::int32_t>& ids) const {
+Status BpeTokenizer::encode_pieces(std::string_view text, PieceCache* cache, std::vector<std::int32_t>& ids) const {
   if (text.empty()) return {};
   if (!splitter_) {
     encode_piece(text, ids);
     return {};
   }
-  return splitter_->split(text, [&](std::string_view piece) { encode_piece(piece, ids); });
+  return splitter_->split(text, [&](std::string_view piece) {
+    if (const auto known = cache ? cache->find(piece) : std::span<const std::int32_t>(); !known.empty()) {
+      ids.insert(ids.end(), known.begin(), known.end());
+      return;
+    }
+    const std::size_t first = ids.size();
+    encode_piece(piece, ids);
+    if (cache) cache->put(piece, std::span(ids).subspan(first));
+  });
 }
 
 /// Text without raw added tokens: normalised, then searched for the others.
-Status BpeTokenizer::encode_plain(std::string_view text, std::vector<std::int32_t>& ids) const {
+Status BpeTokenizer::encode_plain(std::string_view text, PieceCache* cache, std::vector<std::int32_t>& ids) const {
   std::string composed;
   if (has_nfc_) {
     CAIRN_TRY_ASSIGN(composed, to_nfc(text));
     text = composed;
   }
   Status status;
-  normalized_added_.split(text, [&](std::string_view part) { if (status.ok()) status = encode_pieces(part, ids); },
+  normalized_added_.split(text, [&](std::string_view part) { if (status.ok()) status = encode_pieces(part, cache, ids); },
                           [&](std::int32_t id) { ids.push_back(id); });
   return status;
 }
@@ -335,8 +347,10 @@ Status BpeTokenizer::encode(std::string_view text, std::vector<std::int32_t>& id
   if (const std::size_t bad = first_invalid_utf8(text); bad != std::string_view::npos) {
     return Status::invalid_argument("text is not UTF-8 at byte %zu", bad);
   }
+  const std::unique_lock lock(cache_mutex_, std::try_to_lock);
+  PieceCache* cache = lock.owns_lock() ? &cache_ : nullptr;
   Status status;
-  raw_added_.split(text, [&](std::string_view part) { if (status.ok()) status = encode_plain(part, ids); },
+  raw_added_.split(text, [&](std::string_view part) { if (status.ok()) status = encode_plain(part, cache, ids); },
                    [&](std::int32_t id) { ids.push_back(id); });
   return status;
 }
@@ -345,7 +359,11 @@ Status BpeTokenizer::encode(std::string_view text, std::vector<std::int32_t>& id
 
 Result<std::unique_ptr<Tokenizer>> make_bpe_tokenizer(const TokenizerConfig& config) {
   auto tokenizer = std::make_unique<BpeTokenizer>();
-  CAIRN_TRY(tokenizer->build(config));
+  try {
+    CAIRN_TRY(tokenizer->build(config));
+  } catch (const json::exception& error) {  // a field of another type than the format says
+    return Status::format_error("tokenizer.json: %s", error.what());
+  }
   return std::unique_ptr<Tokenizer>(std::move(tokenizer));
 }
 

@@ -11,6 +11,32 @@ namespace {
 
 constexpr std::uint32_t kMatchLimit = 50'000'000, kHeapLimitKib = 262'144;  // a hostile pattern ends with an error, not a hang
 
+/// The pattern with \s and \S as Unicode's White_Space; PCRE2's own \s holds U+180E as well.
+std::string with_white_space(const std::string& pattern) {
+  constexpr const char* kWhiteSpace = R"(\x09-\x0d\x20\x85\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+  std::string result;
+  bool is_class = false;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    const char next = i + 1 < pattern.size() ? pattern[i + 1] : '\0';
+    if (c == '\\' && (next == 's' || (next == 'S' && !is_class))) {
+      result += is_class ? kWhiteSpace : std::string(next == 's' ? "[" : "[^") + kWhiteSpace + "]";
+      ++i;
+      continue;
+    }
+    if (c == '\\') {
+      result += c;
+      if (next != '\0') result += next;
+      ++i;
+      continue;
+    }
+    if (c == '[') is_class = true;
+    if (c == ']') is_class = false;
+    result += c;
+  }
+  return result;
+}
+
 struct FreeMatch {
   void operator()(pcre2_match_data* match) const { pcre2_match_data_free(match); }
 };
@@ -27,7 +53,8 @@ struct TextSplitter::Compiled {
 
 TextSplitter::~TextSplitter() = default;
 
-Result<std::unique_ptr<TextSplitter>> TextSplitter::compile(const std::string& pattern) {
+Result<std::unique_ptr<TextSplitter>> TextSplitter::compile(const std::string& source) {
+  const std::string pattern = with_white_space(source);
   int error = 0;
   PCRE2_SIZE offset = 0;
   auto compiled = std::make_unique<Compiled>();
@@ -52,8 +79,12 @@ Status TextSplitter::split(std::string_view text, const std::function<void(std::
   pcre2_set_heap_limit(context.get(), kHeapLimitKib);
   std::size_t at = 0, gap = 0;
   while (at < text.size()) {
-    const int count = pcre2_match(compiled_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
-                                  PCRE2_NO_UTF_CHECK, match.get(), context.get());
+    const auto run = [&](std::uint32_t more) {
+      return pcre2_match(compiled_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+                         PCRE2_NO_UTF_CHECK | more, match.get(), context.get());
+    };
+    int count = run(0);
+    if (count == PCRE2_ERROR_JIT_STACKLIMIT) count = run(PCRE2_NO_JIT);
     if (count == PCRE2_ERROR_NOMATCH) break;
     if (count < 0) return Status::limit_exceeded("tokenizer: matching at byte %zu gave up (PCRE2 error %d)", at, count);
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match.get());
@@ -68,6 +99,15 @@ Status TextSplitter::split(std::string_view text, const std::function<void(std::
   }
   if (gap < text.size()) take(text.substr(gap));
   return {};
+}
+
+bool is_white_space(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text[0]);
+  if (first < 0x80) return first == ' ' || (first >= 9 && first <= 13) || (first >= 0x1c && first <= 0x1f);
+  utf8proc_int32_t c = 0;
+  if (utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()), &c) <= 0) return false;
+  const utf8proc_category_t category = utf8proc_category(c);
+  return c == 0x85 || category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
 }
 
 std::size_t first_invalid_utf8(std::string_view text) {

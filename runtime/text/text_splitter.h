@@ -10,7 +10,7 @@
 
 namespace cairn {
 
-/// A compiled pattern (PCRE2, UTF-8, Unicode properties). Immutable, thread-safe.
+/// A compiled pattern (PCRE2, UTF-8, Unicode properties; \s is Unicode's White_Space). Immutable, thread-safe.
 class TextSplitter {
  public:
   /// FORMAT: the pattern does not compile.
@@ -30,6 +30,9 @@ class TextSplitter {
 
 /// Canonical composition (NFC); ASCII comes back as it is. INVALID_ARGUMENT: not UTF-8.
 Result<std::string> to_nfc(std::string_view text);
+
+/// The text begins with a character that Python's str.isspace() takes for a blank. Not empty; UTF-8.
+bool is_white_space(std::string_view text);
 
 /// Byte offset of the first byte that is not UTF-8; npos: all of it is.
 std::size_t first_invalid_utf8(std::string_view text);

@@ -2,6 +2,7 @@
 // token; else the adjacent pair whose bytes together have the lowest rank merges first.
 #include <algorithm>
 #include <limits>
+#include <queue>
 
 #include "runtime/import/json_reader.h"
 #include "runtime/text/added_tokens.h"
@@ -16,11 +17,11 @@ constexpr std::size_t kMaxCharacters = 400'000;    // a text is cut here first
 constexpr std::size_t kMaxRun = 25'000;            // and runs of blanks, or of other characters, here
 constexpr std::int64_t kMaxRank = std::int64_t{1} << 22;
 
-// The intersections of the original, [..&&[^\p{Han}]], as a look-ahead before each character.
+// The intersections of the original, [A&&[^\p{Han}]], as the complement of Han and of the categories that A leaves out.
 constexpr const char* kPattern =
     R"([\p{Han}]+)"
-    R"(|[^\r\n\p{L}\p{N}]?(?:(?!\p{Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])*(?:(?!\p{Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}])+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
-    R"(|[^\r\n\p{L}\p{N}]?(?:(?!\p{Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])+(?:(?!\p{Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}])*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|[^\r\n\p{L}\p{N}]?[^\p{Han}\p{Ll}\p{N}\p{P}\p{S}\p{Z}\p{C}]*[^\p{Han}\p{Lu}\p{Lt}\p{N}\p{P}\p{S}\p{Z}\p{C}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|[^\r\n\p{L}\p{N}]?[^\p{Han}\p{Ll}\p{N}\p{P}\p{S}\p{Z}\p{C}]+[^\p{Han}\p{Lu}\p{Lt}\p{N}\p{P}\p{S}\p{Z}\p{C}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
     R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 bool decode_base64(std::string_view text, std::string& bytes) {
@@ -144,25 +145,36 @@ void TiktokenTokenizer::encode_piece(std::string_view piece, std::vector<std::in
     return;
   }
   struct Part {
-    std::size_t begin;
-    std::int32_t rank;  ///< of this part joined with the next
+    std::size_t end, previous;  ///< a part is [its own index, end)
   };
-  std::vector<Part> parts;
-  for (std::size_t i = 0; i <= piece.size(); ++i) parts.push_back({i, kNone});
-  const auto pair_rank = [&](std::size_t i) {
-    return i + 2 < parts.size() ? rank_of(piece.substr(parts[i].begin, parts[i + 2].begin - parts[i].begin)) : kNone;
+  struct Candidate {
+    std::int32_t rank;
+    std::size_t begin, middle, end;
+    bool operator>(const Candidate& other) const { return rank != other.rank ? rank > other.rank : begin > other.begin; }
   };
-  for (std::size_t i = 0; i + 2 < parts.size(); ++i) parts[i].rank = pair_rank(i);
-  for (;;) {
-    const auto best = std::min_element(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.rank < b.rank; });
-    if (best->rank == kNone) break;
-    const auto i = static_cast<std::size_t>(best - parts.begin());
-    parts.erase(best + 1);
-    parts[i].rank = pair_rank(i);
-    if (i > 0) parts[i - 1].rank = pair_rank(i - 1);
+  const std::size_t size = piece.size();
+  std::vector<Part> parts(size);
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
+  const auto consider = [&](std::size_t begin) {
+    const std::size_t middle = parts[begin].end;
+    if (middle >= size) return;
+    const std::size_t end = parts[middle].end;
+    if (const std::int32_t rank = rank_of(piece.substr(begin, end - begin)); rank != kNone) candidates.push({rank, begin, middle, end});
+  };
+  for (std::size_t i = 0; i < size; ++i) parts[i] = {i + 1, i - 1};
+  for (std::size_t i = 0; i + 1 < size; ++i) consider(i);
+  while (!candidates.empty()) {
+    const Candidate best = candidates.top();
+    candidates.pop();
+    if (parts[best.begin].end != best.middle || parts[best.middle].end != best.end) continue;  // merged otherwise since
+    parts[best.begin].end = best.end;
+    parts[best.middle].end = 0;  // no part begins here any more
+    if (best.end < size) parts[best.end].previous = best.begin;
+    if (best.begin > 0) consider(parts[best.begin].previous);
+    consider(best.begin);
   }
-  for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
-    const std::int32_t rank = rank_of(piece.substr(parts[i].begin, parts[i + 1].begin - parts[i].begin));
+  for (std::size_t i = 0; i < size; i = parts[i].end) {
+    const std::int32_t rank = rank_of(piece.substr(i, parts[i].end - i));
     if (rank != kNone) ids.push_back(rank);  // a byte without a rank gives nothing
   }
 }
@@ -179,12 +191,15 @@ Status TiktokenTokenizer::encode_plain(std::string_view text, std::vector<std::i
   };
   for (std::size_t i = 0; i < text.size(); ++i) {
     if ((static_cast<unsigned char>(text[i]) & 0xc0) == 0x80) continue;
-    const bool is_blank = text[i] == ' ' || (text[i] >= 9 && text[i] <= 13);
-    run = is_blank == was_blank ? run + 1 : 1;
-    was_blank = is_blank;
-    if (characters == kMaxCharacters || run > kMaxRun) {
+    const bool is_blank = is_white_space(text.substr(i));
+    if (characters == kMaxCharacters) {
       CAIRN_TRY(flush(i));
-      characters = 0;
+      characters = run = 0;
+    }
+    run = run > 0 && is_blank == was_blank ? run + 1 : 1;
+    was_blank = is_blank;
+    if (run > kMaxRun) {
+      CAIRN_TRY(flush(i));
       run = 1;
     }
     ++characters;
