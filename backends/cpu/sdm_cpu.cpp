@@ -12,8 +12,8 @@
 namespace cairn::cpu {
 namespace {
 
-/// Columns of a band: wide enough that looking up a token's rows costs little beside them.
-constexpr std::int32_t kBandColumns = 256;
+/// The narrowest band of columns: wide enough that looking up a token's rows costs little beside them.
+constexpr std::int32_t kBandColumns = 64;
 /// Rows filled by one task.
 constexpr std::int64_t kFillGrain = 32;
 
@@ -31,7 +31,7 @@ struct SdmPiece {
   const void** read_rows;
   RowKind* read_kinds;
   float* write_decays;
-  float* residual;  ///< [kBandColumns]
+  float* residual;  ///< [V]
 };
 
 std::int32_t write_held(const SdmArgs& a) { return sdm_slots_held(a.side, a.write_count); }
@@ -64,7 +64,7 @@ SdmPiece carve_piece(const SdmArgs& a, ScratchLayout& layout) {
   p.read_rows = layout.take<const void*>(read_held(a));
   p.read_kinds = layout.take<RowKind>(read_held(a));
   p.write_decays = layout.take<float>(write_held(a));
-  p.residual = layout.take<float>(kBandColumns);
+  p.residual = layout.take<float>(a.value_dim);
   return p;
 }
 
@@ -74,18 +74,29 @@ std::size_t piece_bytes(const SdmArgs& a) {
   return layout.size_bytes();
 }
 
-std::int64_t bands(const SdmArgs& a) { return (a.value_dim + kBandColumns - 1) / kBandColumns; }
-std::int64_t update_items(const SdmArgs& a) { return a.batch.sequence_count * a.head_count * bands(a); }
+std::int32_t most_bands(const SdmArgs& a) { return (a.value_dim + kBandColumns - 1) / kBandColumns; }
+
+/// Whole rows when sequences and heads keep the threads busy, else as many bands as they need. No result depends on it.
+std::int32_t band_columns(const SdmArgs& a, int threads) {
+  const std::int64_t items = std::int64_t{a.batch.sequence_count} * a.head_count, wanted = threads == 1 ? 1 : 2 * threads;
+  const std::int64_t bands = items == 0 ? 1 : std::clamp<std::int64_t>((wanted + items - 1) / items, 1, most_bands(a));
+  return static_cast<std::int32_t>((a.value_dim + bands * 16 - 1) / (bands * 16) * 16);
+}
 
 /// Addresses found by one task: fewer the longer one takes.
 std::int64_t address_grain(const SdmArgs& a) { return std::clamp(512 / (a.side + 4 * (a.write_count + a.read_count)), 1, 16); }
 std::int64_t address_items(const SdmArgs& a) { return (head_rows(a) + address_grain(a) - 1) / address_grain(a); }
-std::int64_t most_items(const SdmArgs& a) { return std::max(update_items(a), address_items(a)); }
+std::int64_t most_items(const SdmArgs& a) {
+  return std::max(std::int64_t{a.batch.sequence_count} * a.head_count * most_bands(a), address_items(a));
+}
 
 struct SdmRun {
   const SdmArgs& a;
   const RecurrentKernels& kernels;
   SdmScratch scratch;
+  std::int32_t columns;  ///< of a band
+
+  std::int32_t bands() const { return (a.value_dim + columns - 1) / columns; }
 };
 
 template <class T>
@@ -189,9 +200,10 @@ void update_item(const SdmRun& r, std::int64_t item, std::byte* memory) {
   const SdmArgs& a = r.a;
   ScratchLayout layout(memory);
   const SdmPiece piece = carve_piece(a, layout);
-  const auto first = static_cast<std::int32_t>(item % bands(a) * kBandColumns);
-  const auto h = static_cast<std::int32_t>(item / bands(a) % a.head_count), b = static_cast<std::int32_t>(item / bands(a) / a.head_count);
-  const std::int32_t count = std::min(kBandColumns, a.value_dim - first);
+  const auto first = static_cast<std::int32_t>(item % r.bands()) * r.columns;
+  const std::int64_t head = item / r.bands();
+  const auto h = static_cast<std::int32_t>(head % a.head_count), b = static_cast<std::int32_t>(head / a.head_count);
+  const std::int32_t count = std::min(r.columns, a.value_dim - first);
   for (std::int32_t t = a.batch.offsets_host[b]; t < a.batch.offsets_host[b + 1]; ++t) {
     update_token(r, piece, b, t, h, first, count);
   }
@@ -206,11 +218,13 @@ std::size_t scratch_bytes(const SdmArgs& a) {
 void run(BackendQueue* queue, const SdmArgs& a, void* memory) {
   ThreadPool& pool = device_of(queue).pool;
   ScratchLayout layout(memory);
-  const SdmRun r = {a, recurrent_kernels(device_of(queue).isa), carve(a, layout)};
+  const SdmRun r = {a, recurrent_kernels(device_of(queue).isa), carve(a, layout), band_columns(a, pool.thread_count())};
   std::byte* pieces = static_cast<std::byte*>(memory) + layout.size_bytes();
-  run_items(pool, address_items(a), pieces, piece_bytes(a), [&](std::int64_t item, std::byte* own) { find_addresses(r, item, own); });
+  run_items(pool, address_items(a), pieces, piece_bytes(a),
+            [&](std::int64_t item, std::byte* own) { find_addresses(r, item, own); });
   make_rows(r, pool);
-  run_items(pool, update_items(a), pieces, piece_bytes(a), [&](std::int64_t item, std::byte* own) { update_item(r, item, own); });
+  run_items(pool, std::int64_t{a.batch.sequence_count} * a.head_count * r.bands(), pieces, piece_bytes(a),
+            [&](std::int64_t item, std::byte* own) { update_item(r, item, own); });
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 // so that heads and columns can then run on any thread.
 #pragma once
 
+#include <bit>
+
 #include "backends/cpu/cpu_device.h"
 #include "backends/cpu/recurrent_kernels.h"
 
@@ -13,7 +15,8 @@ inline RowKind row_kind(DType type) {
 
 /// Row `index` of the table.
 inline float* sdm_row(const SdmArgs& a, const SdmTable& table, std::int32_t index) {
-  return table.slabs[index / a.rows_per_slab] + static_cast<std::int64_t>(index % a.rows_per_slab) * a.value_dim;
+  const int slab_bits = std::countr_zero(static_cast<std::uint32_t>(a.rows_per_slab));
+  return table.slabs[index >> slab_bits] + static_cast<std::int64_t>(index & (a.rows_per_slab - 1)) * a.value_dim;
 }
 
 struct SdmRowSource {
