@@ -1,0 +1,249 @@
+#include <doctest/doctest.h>
+#include <utf8proc.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+
+#include "runtime/text/text_splitter.h"
+#include "runtime/text/tokenizer.h"
+
+namespace cairn::test {
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kFolder = CAIRN_SHARED_DIR "/fixtures/tokenizers/";
+constexpr const char* kNames[] = {"qwen35", "qwen2", "cl100k"};
+
+std::string file_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TokenizerConfig config_of(const char* name) {
+  TokenizerConfig config;
+  config.kind = TokenizerKind::kBpe;
+  config.data = file_text(kFolder + name + "/tokenizer.json");
+  return config;
+}
+
+std::unique_ptr<Tokenizer> make(const TokenizerConfig& config) {
+  Result<std::unique_ptr<Tokenizer>> result = make_tokenizer(config);
+  REQUIRE_MESSAGE(result.ok(), result.status().message());
+  return std::move(result).value();
+}
+
+std::vector<std::int32_t> encoded(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<std::int32_t> ids;
+  const Status status = tokenizer.encode(text, ids);
+  CHECK_MESSAGE(status.ok(), status.message());
+  return ids;
+}
+
+/// Characters of all planes, more often those that matter: marks, blanks, Han, Hangul, quotes.
+std::string random_text(std::mt19937& random) {
+  constexpr std::pair<std::uint32_t, std::uint32_t> kRanges[] = {{0, 0x7f}, {0x20, 0x7e}, {0x80, 0x24f}, {0x300, 0x36f}, {0x900, 0x97f},
+      {0x1100, 0x11ff}, {0x2000, 0x206f}, {0x3000, 0x30ff}, {0x4e00, 0x9fff}, {0xac00, 0xd7a3}, {0xe000, 0xffff}, {0x10000, 0x10ffff}};
+  std::string text;
+  const int length = static_cast<int>(random() % 40);
+  for (int i = 0; i < length; ++i) {
+    const auto [low, high] = kRanges[random() % std::size(kRanges)];
+    const std::uint32_t c = low + random() % (high - low + 1);
+    if (c >= 0xd800 && c <= 0xdfff) continue;
+    utf8proc_uint8_t bytes[4];
+    const utf8proc_ssize_t count = utf8proc_encode_char(static_cast<utf8proc_int32_t>(c), bytes);
+    text.append(reinterpret_cast<char*>(bytes), static_cast<std::size_t>(count));
+  }
+  return text;
+}
+
+/// A small vocabulary of all bytes, written as tokenizer.json; tests break it.
+Json small_tokenizer() {
+  Json root = Json::parse(file_text(kFolder + "qwen2/tokenizer.json"));
+  Json vocabulary = Json::object();
+  for (const auto& [token, id] : root["model"]["vocab"].items()) {
+    if (id < 256) vocabulary[token] = id;
+  }
+  vocabulary["ab"] = 256;
+  vocabulary["abc"] = 257;
+  root["model"]["vocab"] = vocabulary;
+  root["model"]["merges"] = Json::parse(R"(["a b", "ab c"])");
+  root["added_tokens"] = Json::parse(R"([{"id": 300, "content": "<|end|>", "special": true, "normalized": false}])");
+  return root;
+}
+
+Status refusal(const Json& root) {
+  TokenizerConfig config;
+  config.kind = TokenizerKind::kBpe;
+  config.data = root.dump();
+  return make_tokenizer(config).status();
+}
+
+TokenizerConfig tiktoken_config() {
+  TokenizerConfig config;
+  config.kind = TokenizerKind::kTiktoken;
+  constexpr const char* kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  for (int byte = 0; byte < 256; ++byte) {
+    config.data += std::string{kDigits[byte >> 2], kDigits[(byte & 3) << 4]} + "== " + std::to_string(byte) + "\n";
+  }
+  config.data += "YWI= 256\nYWJj 257\n";  // ab, abc
+  config.extra = R"({"added_tokens_decoder": {"258": {"content": "[BOS]", "special": true}, "259": {"content": "[EOS]", "special": true}}})";
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("every recorded case of every tokenizer comes out exactly") {
+  const Json cases = Json::parse(file_text(kFolder + "cases.json"));
+  for (const char* name : kNames) {
+    const auto tokenizer = make(config_of(name));
+    for (const Json& one : cases.at(name)) {
+      const auto ids = encoded(*tokenizer, one["text"].get<std::string>());
+      CHECK_MESSAGE(ids == one["ids"].get<std::vector<std::int32_t>>(), name << ": " << one["text"].dump());
+      CHECK(tokenizer->decode(ids, false) == one["decoded"].get<std::string>());
+    }
+  }
+}
+
+TEST_CASE("decoding what was encoded gives the text in composed form") {
+  std::mt19937 random(11);
+  for (const char* name : kNames) {
+    const auto tokenizer = make(config_of(name));
+    for (int i = 0; i < 3000; ++i) {
+      const std::string text = random_text(random);
+
+      const std::string back = tokenizer->decode(encoded(*tokenizer, text), false);
+
+      CHECK(back == to_nfc(text).value());
+    }
+  }
+}
+
+TEST_CASE("a piece has the same ids the first and the second time, and in a long run") {
+  const auto tokenizer = make(config_of("qwen35"));
+  const std::string text = "the quick brown fox jumps over the lazy dog's tail\n";
+
+  const auto once = encoded(*tokenizer, text);
+  const auto twice = encoded(*tokenizer, text + text);
+
+  CHECK(std::equal(once.begin(), once.end(), twice.begin()));
+  CHECK(std::equal(once.rbegin(), once.rend(), twice.rbegin()));
+  const std::string letters(200000, 'a');
+  CHECK(tokenizer->decode(encoded(*tokenizer, letters), true) == letters);
+}
+
+TEST_CASE("both forms of merges mean the same, and special tokens can be skipped") {
+  Json root = small_tokenizer();
+  TokenizerConfig config;
+  config.kind = TokenizerKind::kBpe;
+  config.data = root.dump();
+  const auto strings = make(config);
+  root["model"]["merges"] = Json::parse(R"([["a", "b"], ["ab", "c"]])");
+  config.data = root.dump();
+  const auto pairs = make(config);
+
+  const auto ids = encoded(*strings, "abcab<|end|>");
+
+  CHECK(ids == std::vector<std::int32_t>{257, 256, 300});
+  CHECK(ids == encoded(*pairs, "abcab<|end|>"));
+  CHECK(strings->is_special(300));
+  CHECK(strings->decode(ids, true) == "abcab");
+  CHECK(strings->decode(ids, false) == "abcab<|end|>");
+}
+
+TEST_CASE("tokens that only tokenizer_config.json names are matched") {
+  TokenizerConfig config;
+  config.kind = TokenizerKind::kBpe;
+  config.data = small_tokenizer().dump();
+  config.extra = R"({"added_tokens_decoder": {"300": {"content": "<|end|>"}, "301": {"content": "<think>", "special": false, "normalized": false}}})";
+  const auto tokenizer = make(config);
+
+  CHECK(encoded(*tokenizer, "<think>ab") == std::vector<std::int32_t>{301, 256});
+  CHECK_FALSE(tokenizer->is_special(301));
+  CHECK(tokenizer->id_end() == 302);
+}
+
+TEST_CASE("text that is not UTF-8 is refused") {
+  const auto tokenizer = make(config_of("qwen2"));
+  std::vector<std::int32_t> ids;
+
+  CHECK(tokenizer->encode("ab\xff", ids).code() == CAIRN_STATUS_INVALID_ARGUMENT);
+  CHECK(tokenizer->encode("\xed\xa0\x80", ids).code() == CAIRN_STATUS_INVALID_ARGUMENT);
+}
+
+TEST_CASE("a hostile tokenizer.json is refused, and nothing is thrown") {
+  const auto with = [](const char* pointer, const Json& value) {
+    Json root = small_tokenizer();
+    root[Json::json_pointer(pointer)] = value;
+    return refusal(root);
+  };
+  CHECK(with("/model/type", "Unigram").code() == CAIRN_STATUS_UNSUPPORTED);
+  CHECK(with("/model/byte_fallback", true).code() == CAIRN_STATUS_UNSUPPORTED);
+  CHECK(with("/normalizer/type", "NFKC").code() == CAIRN_STATUS_UNSUPPORTED);
+  CHECK(with("/pre_tokenizer/pretokenizers/0/behavior", "Removed").code() == CAIRN_STATUS_UNSUPPORTED);
+  CHECK_FALSE(with("/pre_tokenizer/pretokenizers/0/behavior", 7).ok());
+  CHECK_FALSE(with("/pre_tokenizer/pretokenizers/0/pattern/Regex", "(unclosed").ok());
+  CHECK_FALSE(with("/pre_tokenizer/pretokenizers", "text").ok());
+  CHECK_FALSE(with("/pre_tokenizer", 3).ok());
+  CHECK(with("/model/vocab/ab", -1).code() == CAIRN_STATUS_FORMAT);
+  CHECK(with("/model/vocab/ab", 1LL << 40).code() == CAIRN_STATUS_FORMAT);
+  CHECK(with("/model/vocab/ab", "x").code() == CAIRN_STATUS_FORMAT);
+  CHECK(with("/model/vocab/abc", 256).code() == CAIRN_STATUS_FORMAT);
+  CHECK(with("/model/merges/0", "a z q").code() == CAIRN_STATUS_FORMAT);
+  CHECK(with("/model/merges/0", "b a").code() == CAIRN_STATUS_FORMAT);
+  CHECK(with("/model/merges", 5).code() == CAIRN_STATUS_FORMAT);
+  CHECK_FALSE(with("/added_tokens/0/id", -5).ok());
+  CHECK_FALSE(with("/added_tokens/0/special", "yes").ok());
+  CHECK_FALSE(with("/added_tokens/0/content", 5).ok());
+
+  TokenizerConfig config;
+  config.kind = TokenizerKind::kBpe;
+  for (const std::string& text : {std::string(), std::string("{"), std::string("[]"), std::string(100000, '['),
+                                  std::string("{\"model\": {\"vocab\": {\"\xff\": 1}}}")}) {
+    config.data = text;
+    CHECK(make_tokenizer(config).status().code() == CAIRN_STATUS_FORMAT);
+  }
+}
+
+TEST_CASE("tiktoken ranks merge by the bytes of the pair, and specials stand behind them") {
+  const auto tokenizer = make(tiktoken_config());
+
+  CHECK(encoded(*tokenizer, "abc") == std::vector<std::int32_t>{257});
+  CHECK(encoded(*tokenizer, "abcd") == std::vector<std::int32_t>{257, 'd'});
+  CHECK(encoded(*tokenizer, "[BOS]cab") == std::vector<std::int32_t>{258, 'c', 256});
+  CHECK(tokenizer->is_special(258));
+  CHECK(tokenizer->token_bytes(260) == "<|reserved_token_260|>");
+  CHECK(tokenizer->id_end() == 258 + 258);
+  const std::string letters(60000, 'b');
+  CHECK(tokenizer->decode(encoded(*tokenizer, letters), true) == letters);
+}
+
+TEST_CASE("the pattern of Kimi keeps Han apart and cuts digits by three") {
+  std::mt19937 random(12);
+  TokenizerConfig config = tiktoken_config();
+  config.data += "MTI= 258\n";  // "12": digits of one piece merge
+  config.extra.clear();
+  const auto tokenizer = make(config);
+
+  CHECK(encoded(*tokenizer, "1212") == std::vector<std::int32_t>{258, '1', '2'});
+  for (int i = 0; i < 2000; ++i) {
+    const std::string text = random_text(random);
+    CHECK(tokenizer->decode(encoded(*tokenizer, text), true) == text);
+  }
+}
+
+TEST_CASE("bad tiktoken ranks are refused") {
+  TokenizerConfig config;
+  config.kind = TokenizerKind::kTiktoken;
+  for (const char* text : {"", "YQ==", "YQ== x", "YQ== -1", "YQ== 99999999999999999999", "Y!== 1", "YQ== 1\nYQ== 2\n", "YQ== 1\nYg== 1\n"}) {
+    config.data = text;
+    CHECK(make_tokenizer(config).status().code() == CAIRN_STATUS_FORMAT);
+  }
+}
+
+}  // namespace cairn::test
