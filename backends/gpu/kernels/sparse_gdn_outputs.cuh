@@ -56,7 +56,7 @@ __global__ void pair_outputs_kernel(SparseGdnStage stage) {
   const float* state = snapshot < 0 ? s.initial + head * matrix : s.snapshots + (static_cast<std::int64_t>(head) * stage.pairs() + snapshot) * matrix;
   float gap = 0;
   for (int c = entry + 1; c < even; ++c) gap += s.gamma[static_cast<std::int64_t>(c) * heads + head];
-  const float even_gamma = s.gamma[static_cast<std::int64_t>(even) * heads + head];
+  const float even_gamma = s.cumulative[(static_cast<std::int64_t>(even) * heads + head) * kChunk + kChunk - 1];  // clamped, as its parts
   for (int c = even; c < even + 2 && c < stage.chunk_count; ++c) {
     const float before = c == even ? 0.0f : even_gamma;
     __syncthreads();
