@@ -12,7 +12,7 @@ inline constexpr int kMaxSequences = 128;  ///< of one launch; larger batches ta
 /// Intermediate tensors, chunk-major.  [chunk, HV] each.
 struct GdnWorkspace {
   unsigned char* tiles;  ///< 2 tiles: T' = M^-1 diag(beta), then A' = scale (Q K^T) 2^(g_i - g_j), j <= i; bf16
-  float* g;              ///< [64] inclusive cumulative log2-decay in the chunk
+  float* factors;        ///< [2, 64]: 2^g of the inclusive cumulative log2-decay, then 2^(g_last - g)
   int* ready;            ///< [chunk, HK]: 1 once the tiles and g of the key head's value heads are written
 };
 

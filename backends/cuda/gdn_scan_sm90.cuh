@@ -15,42 +15,31 @@ namespace cairn::gpu::sm90 {
 struct ScanStage {
   unsigned char k[2 * kTileBytes], q[2 * kTileBytes], v[kTileBytes], inverse[kTileBytes], scores[kTileBytes];
 };
-inline constexpr int kScanStageBytes = 7 * kTileBytes, kScanLoadBytes = kScanStageBytes + kChunk * 4;
-
-/// g of a stage, the factors 2^g and 2^(gamma - g) of the current chunk, and the barriers; after the stages.
-template <int kStages>
-struct ScanTail {
-  float g[kStages][kChunk];
-  std::uint64_t full[kStages];
-};
-/// Two factor arrays [64] live in the ring behind the tail.
-template <int kStages>
-inline constexpr int kScanSharedBytes = kStages * kScanStageBytes + static_cast<int>(sizeof(ScanTail<kStages>)) + 128;
+inline constexpr int kScanStageBytes = 7 * kTileBytes, kFactorBytes = 2 * kChunk * 4;
 
 struct ScanPlace {
   int sequence, head, key_head, half;
 };
 
-template <int kStages>
-__device__ __forceinline__ void load_stage(const GdnPrefillArgs& a, ScanPlace place, int chunk, ScanStage* stages,
-                                           ScanTail<kStages>& tail, int stage) {
+/// 2^g, then 2^(gamma - g), of a chunk's tokens.
+__device__ __forceinline__ const float* chunk_factors(const GdnPrefillArgs& a, ScanPlace place, int chunk) {
+  return a.work.factors + (static_cast<std::int64_t>(chunk) * a.value_heads + place.head) * 2 * kChunk;
+}
+
+/// Queues the loads of a chunk's tiles, and of its factors where there is room for them; one thread.
+__device__ __forceinline__ void load_stage(const GdnPrefillArgs& a, ScanPlace place, int chunk, ScanStage& to,
+                                           std::uint32_t full, float* factors) {
   const int row = chunk_rows(a, place.sequence, chunk).first;
-  const std::uint32_t full = shared_address(&tail.full[stage]);
-  ScanStage& to = stages[stage];
-  barrier_expect(full, kScanLoadBytes);
+  barrier_expect(full, kScanStageBytes + (factors ? kFactorBytes : 0));
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     load_tile(shared_address(to.k) + i * kTileBytes, &a.k, place.key_head * kDim + 64 * i, row, full);
     load_tile(shared_address(to.q) + i * kTileBytes, &a.q, place.key_head * kDim + 64 * i, row, full);
   }
   load_tile(shared_address(to.v), &a.v, place.head * kDim + 64 * place.half, row, full);
-  if (a.overlapped) {
-    wait_published(a.work.ready + chunk * a.key_heads + place.key_head);
-    fence_engines();
-  }
   const std::int64_t at = static_cast<std::int64_t>(chunk) * a.value_heads + place.head;
   load_bytes(shared_address(to.inverse), a.work.tiles + at * 2 * kTileBytes, 2 * kTileBytes, full);
-  load_bytes(shared_address(tail.g[stage]), a.work.g + at * kChunk, kChunk * 4, full);
+  if (factors) load_bytes(shared_address(factors), chunk_factors(a, place, chunk), kFactorBytes, full);
 }
 
 /// Rows past the end of a sequence belong to its neighbour: its keys must not meet even a zero of ours.
@@ -83,27 +72,89 @@ __device__ __forceinline__ void round_state(const float (&s)[64], std::uint32_t 
   }
 }
 
-template <int kStages>
-__global__ void __launch_bounds__(128, 1) gdn_scan_kernel(const __grid_constant__ GdnPrefillArgs a) {
+/// X^T = S^T K^T of a chunk: 8 products, committed.
+__device__ __forceinline__ void multiply_state(float (&x)[32], const std::uint32_t (&state)[8][4], std::uint32_t tiles) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) multiply_64x64(x, state[i], operand(tiles + i / 4 * kTileBytes + i % 4 * 32), i > 0);
+  products_commit();
+}
+
+/// R^T = V^T - 2^g X^T as the left operand of 4 products of 16 tokens. Cleared rows of K and V give zeros.
+__device__ __forceinline__ void subtract_recalled(const std::uint32_t (&value)[4][4], const float2 (&in)[8],
+                                                  const float (&x)[32], std::uint32_t (&r)[4][4]) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {  // rows lane / 4 and + 8 of the 8 x 8 piece j
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t pair = value[j / 2][j % 2 * 2 + i];
+      r[j / 2][j % 2 * 2 + i] =
+          pack_bf16(low_bf16(pair) - in[j].x * x[4 * j + 2 * i], high_bf16(pair) - in[j].y * x[4 * j + 2 * i + 1]);
+    }
+  }
+}
+
+/// U'^T rounded, and (2^(gamma - g) U')^T rounded, both as left operands.
+__device__ __forceinline__ void round_deltas(const float (&u)[32], const float2 (&out_decay)[8], std::uint32_t (&r)[4][4],
+                                             std::uint32_t (&write)[4][4]) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float first = u[4 * j + 2 * i], second = u[4 * j + 2 * i + 1];
+      r[j / 2][j % 2 * 2 + i] = pack_bf16(first, second);
+      write[j / 2][j % 2 * 2 + i] = pack_bf16(first * out_decay[j].x, second * out_decay[j].y);
+    }
+  }
+}
+
+/// Factors of this thread's 16 tokens: 8 j + 2 (lane % 4), and the next.
+__device__ __forceinline__ void load_factors(const float* factors, int lane, float2 (&of)[8]) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) of[j] = *reinterpret_cast<const float2*>(factors + 8 * j + 2 * (lane % 4));
+}
+
+__device__ __forceinline__ ScanPlace scan_place(const GdnPrefillArgs& a, int block) {
+  const int head = block / 2 % a.value_heads;
+  return {block / 2 / a.value_heads, head, head / (a.value_heads / a.key_heads), block % 2};
+}
+
+/// The head's columns of this block in a [HV, K, V] state.
+__device__ __forceinline__ std::int64_t state_offset(ScanPlace place) {
+  return static_cast<std::int64_t>(place.head) * kDim * kDim + 64 * place.half;
+}
+
+/// After `done` chunks: copies S when a checkpoint is due.
+__device__ __forceinline__ void keep_checkpoint(const GdnPrefillArgs& a, ScanPlace place, int done, bool is_last,
+                                                const float (&s)[64], int warp, int lane) {
+  if (!a.checkpoint_chunks || done % a.checkpoint_chunks || is_last) return;
+  float* kept = a.checkpoints[place.sequence] +
+                static_cast<std::int64_t>(done / a.checkpoint_chunks - 1) * a.value_heads * kDim * kDim + state_offset(place);
+  for_each_state_element(warp, lane, [&](int i, int row, int column) { kept[row * kDim + column] = s[i]; });
+}
+
+inline constexpr int kScanThreads = 128, kScanStages = 2;
+struct ScanShared {
+  ScanStage stages[kScanStages];
+  std::uint64_t full[kScanStages];
+};
+static_assert(sizeof(ScanShared) <= 115712, "two blocks for each multiprocessor");
+
+__global__ void __launch_bounds__(kScanThreads, 2) gdn_scan_kernel(const __grid_constant__ GdnPrefillArgs a) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  ScanStage* stages = reinterpret_cast<ScanStage*>(shared);
-  ScanTail<kStages>& tail = *reinterpret_cast<ScanTail<kStages>*>(shared + kStages * kScanStageBytes);
+  ScanStage* stages = reinterpret_cast<ScanShared*>(shared)->stages;
+  std::uint64_t* full = reinterpret_cast<ScanShared*>(shared)->full;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-  ScanPlace place;
-  place.half = blockIdx.x % 2;
-  place.head = blockIdx.x / 2 % a.value_heads;
-  place.sequence = blockIdx.x / 2 / a.value_heads;
-  place.key_head = place.head / (a.value_heads / a.key_heads);
+  const ScanPlace place = scan_place(a, blockIdx.x);
   const int begin = a.chunk_begin[place.sequence], end = a.chunk_begin[place.sequence + 1];
   if (begin == end) return;
-
   if (thread == 0) {
-    for (int i = 0; i < kStages; ++i) barrier_init(shared_address(&tail.full[i]), 1);
+    for (int i = 0; i < kScanStages; ++i) barrier_init(shared_address(&full[i]), 1);
     fence_barrier_init();
-    for (int i = 0; i < kStages && begin + i < end; ++i) load_stage<kStages>(a, place, begin + i, stages, tail, i);
+    for (int i = 0; i < kScanStages && begin + i < end; ++i) {
+      load_stage(a, place, begin + i, stages[i], shared_address(&full[i]), nullptr);
+    }
   }
-  const std::int64_t state_at = static_cast<std::int64_t>(place.head) * kDim * kDim + 64 * place.half;
-  float* state = a.states[place.sequence] + state_at;
+  float* state = a.states[place.sequence] + state_offset(place);
   float s[64];
   std::uint32_t rounded[8][4];
   for_each_state_element(warp, lane, [&](int i, int row, int column) { s[i] = state[row * kDim + column]; });
@@ -116,57 +167,31 @@ __global__ void __launch_bounds__(128, 1) gdn_scan_kernel(const __grid_constant_
   for (int chunk = begin; chunk < end; ++chunk) {
     ScanStage& now = stages[stage];
     const ChunkRows rows = chunk_rows(a, place.sequence, chunk);
-    barrier_wait(shared_address(&tail.full[stage]), parity);
+    barrier_wait(shared_address(&full[stage]), parity);
     if (rows.count < kChunk) {
       clear_rows(now, rows.count, thread);
-      __syncthreads();
+      warpgroup_barrier(1);
     }
     const std::uint32_t k = shared_address(now.k), q = shared_address(now.q), v = shared_address(now.v);
     const std::uint32_t inverse = shared_address(now.inverse), scores = shared_address(now.scores);
+    const float* factors = chunk_factors(a, place, chunk);  // global: no room beside two blocks' stages
     float x[32], o[32], u[32];
     products_begin();
-#pragma unroll
-    for (int i = 0; i < 8; ++i) multiply_64x64(x, rounded[i], operand(k + i / 4 * kTileBytes + i % 4 * 32), i > 0);
-    products_commit();
-#pragma unroll
-    for (int i = 0; i < 8; ++i) multiply_64x64(o, rounded[i], operand(q + i / 4 * kTileBytes + i % 4 * 32), i > 0);
-    products_commit();
-
-    // While they run: the gate factors of this thread's 16 tokens (8 j + 2 (lane % 4), and the next), and V^T.
-    const float* g = tail.g[stage] + 2 * (lane % 4);
-    const float gamma = tail.g[stage][kChunk - 1];
-    float2 in[8];
-    std::uint32_t value[4][4];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float2 g_t = *reinterpret_cast<const float2*>(g + 8 * j);
-      in[j] = make_float2(exp2_fast(g_t.x), exp2_fast(g_t.y));
-    }
+    multiply_state(x, rounded, k);
+    multiply_state(o, rounded, q);
+    float2 in[8], out_decay[8];
+    std::uint32_t value[4][4], r[4][4], write[4][4];
+    load_factors(factors, lane, in);
 #pragma unroll
     for (int j = 0; j < 4; ++j) load_transposed(value[j], v + swizzled(16 * j + piece_row, piece));
-    if (thread == 0 && chunk > begin && chunk - 1 + kStages < end) {
-      // Every thread has left the previous chunk's stage: it passed that chunk's last barrier.
-      load_stage<kStages>(a, place, chunk - 1 + kStages, stages, tail, stage == 0 ? kStages - 1 : stage - 1);
-    }
-    __syncwarp();
-
+    const float decay = factors[kChunk - 1];
     products_wait<1>();
     pin(x);
-    std::uint32_t r[4][4];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {  // rows lane / 4 and + 8 of the 8 x 8 piece j
-      const std::uint32_t low = value[j / 2][j % 2 * 2], high = value[j / 2][j % 2 * 2 + 1];
-      const bool valid0 = 8 * j + 2 * (lane % 4) < rows.count, valid1 = 8 * j + 2 * (lane % 4) + 1 < rows.count;
-      r[j / 2][j % 2 * 2] = pack_bf16(valid0 ? low_bf16(low) - in[j].x * x[4 * j] : 0.0f,
-                                      valid1 ? high_bf16(low) - in[j].y * x[4 * j + 1] : 0.0f);
-      r[j / 2][j % 2 * 2 + 1] = pack_bf16(valid0 ? low_bf16(high) - in[j].x * x[4 * j + 2] : 0.0f,
-                                          valid1 ? high_bf16(high) - in[j].y * x[4 * j + 3] : 0.0f);
-    }
+    subtract_recalled(value, in, x, r);
     products_begin();
 #pragma unroll
     for (int i = 0; i < 4; ++i) multiply_64x64(u, r[i], operand(inverse + 32 * i), i > 0);
     products_commit();
-    const float decay = exp2_fast(gamma);
 #pragma unroll
     for (int i = 0; i < 64; ++i) s[i] *= decay;
     products_wait<1>();
@@ -176,23 +201,10 @@ __global__ void __launch_bounds__(128, 1) gdn_scan_kernel(const __grid_constant_
       const float x0 = a.scale * in[j].x, x1 = a.scale * in[j].y;
       o[4 * j] *= x0, o[4 * j + 1] *= x1, o[4 * j + 2] *= x0, o[4 * j + 3] *= x1;
     }
-    float2 out_decay[8];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float2 g_t = *reinterpret_cast<const float2*>(g + 8 * j);
-      out_decay[j] = make_float2(exp2_fast(gamma - g_t.x), exp2_fast(gamma - g_t.y));
-    }
+    load_factors(factors + kChunk, lane, out_decay);
     products_wait<0>();
     pin(u);
-    std::uint32_t write[4][4];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float2 d = out_decay[j];
-      r[j / 2][j % 2 * 2] = pack_bf16(u[4 * j], u[4 * j + 1]);
-      r[j / 2][j % 2 * 2 + 1] = pack_bf16(u[4 * j + 2], u[4 * j + 3]);
-      write[j / 2][j % 2 * 2] = pack_bf16(u[4 * j] * d.x, u[4 * j + 1] * d.y);
-      write[j / 2][j % 2 * 2 + 1] = pack_bf16(u[4 * j + 2] * d.x, u[4 * j + 3] * d.y);
-    }
+    round_deltas(u, out_decay, r, write);
     pin(o), pin(s);
     products_begin();
 #pragma unroll
@@ -203,7 +215,7 @@ __global__ void __launch_bounds__(128, 1) gdn_scan_kernel(const __grid_constant_
     products_commit();
     products_wait<1>();
     pin(o);
-    // O^T goes through V's tile, which only this warp's lanes of these pieces have read.
+    // O^T goes through V's tile: a warp has read, and now writes, the 16 columns that it owns.
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const std::uint32_t m[4] = {pack_bf16(o[8 * j], o[8 * j + 1]), pack_bf16(o[8 * j + 2], o[8 * j + 3]),
@@ -211,7 +223,6 @@ __global__ void __launch_bounds__(128, 1) gdn_scan_kernel(const __grid_constant_
       store_transposed(v + swizzled(16 * j + piece_row, piece), m);
     }
     __syncwarp();
-    // Each warp owns 16 columns, pieces 2 warp and 2 warp + 1 of every row.
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = i * 16 + lane / 2, column_piece = 2 * warp + lane % 2;
@@ -224,18 +235,16 @@ __global__ void __launch_bounds__(128, 1) gdn_scan_kernel(const __grid_constant_
     products_wait<0>();
     pin(s);
     round_state(s, rounded);
-    const int done = chunk + 1 - begin;
-    if (a.checkpoint_chunks && done % a.checkpoint_chunks == 0 && chunk + 1 < end) {
-      float* kept = a.checkpoints[place.sequence] +
-                    static_cast<std::int64_t>(done / a.checkpoint_chunks - 1) * a.value_heads * kDim * kDim + state_at;
-      for_each_state_element(warp, lane, [&](int i, int row, int column) { kept[row * kDim + column] = s[i]; });
-    }
+    keep_checkpoint(a, place, chunk + 1 - begin, chunk + 1 == end, s, warp, lane);
     fence_engines();
-    __syncthreads();
-    if (++stage == kStages) stage = 0, parity ^= 1;
+    warpgroup_barrier(1);
+    if (thread == 0 && chunk + kScanStages < end) {
+      load_stage(a, place, chunk + kScanStages, now, shared_address(&full[stage]), nullptr);
+    }
+    __syncwarp();
+    if (++stage == kScanStages) stage = 0, parity ^= 1;
   }
   for_each_state_element(warp, lane, [&](int i, int row, int column) { state[row * kDim + column] = s[i]; });
-  if (a.overlapped) wait_for_previous_kernel();
 }
 
 }  // namespace cairn::gpu::sm90

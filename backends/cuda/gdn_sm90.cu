@@ -6,6 +6,7 @@
 #include "backends/cuda/cuda_overrides.h"
 #include "backends/cuda/gdn_intra_sm90.cuh"
 #include "backends/cuda/gdn_scan_sm90.cuh"
+#include "backends/cuda/gdn_split_scan_sm90.cuh"
 #include "backends/cuda/tensor_map.h"
 #include "backends/gpu/gpu_device.h"
 #include "backends/interface/scratch_layout.h"
@@ -34,7 +35,7 @@ GdnWorkspace carve(const DeltaRuleArgs& a, ScratchLayout& layout) {
   const std::size_t chunks = static_cast<std::size_t>(a.batch.token_count) / kChunk + a.batch.sequence_count;
   GdnWorkspace work;
   work.tiles = layout.take<unsigned char>(chunks * a.value_heads * 2 * kTileBytes);
-  work.g = layout.take<float>(chunks * a.value_heads * kChunk);
+  work.factors = layout.take<float>(chunks * a.value_heads * 2 * kChunk);
   work.ready = layout.take<int>(chunks * a.key_heads);
   return work;
 }
@@ -46,20 +47,20 @@ std::size_t scratch_bytes(const DeltaRuleArgs& a) {
   return layout.size_bytes();
 }
 
-Error launch_scan(const Launcher& launcher, const GdnPrefillArgs& args, int blocks, bool overlapped) {
-  const auto kernel = overlapped ? gdn_scan_kernel<3> : gdn_scan_kernel<2>;
-  const std::size_t bytes = overlapped ? kScanSharedBytes<3> : kScanSharedBytes<2>;
+Error launch_scan(const Launcher& launcher, const GdnPrefillArgs& args, int blocks) {
+  const auto kernel = args.overlapped ? gdn_split_scan_kernel : gdn_scan_kernel;
+  const std::size_t bytes = args.overlapped ? sizeof(SplitScanShared) : sizeof(ScanShared);
   if (const Error error = allow_shared_memory(kernel, bytes); error != kSuccess) return error;
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(blocks);
-  config.blockDim = dim3(128);
+  config.blockDim = dim3(args.overlapped ? kSplitScanThreads : kScanThreads);
   config.dynamicSmemBytes = bytes;
   config.stream = launcher.stream();
   config.attrs = &attribute;
-  config.numAttrs = overlapped ? 1 : 0;
+  config.numAttrs = args.overlapped ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, args);
 }
 
@@ -86,7 +87,7 @@ void run_sequences(const Launcher& launcher, const DeltaRuleArgs& a, GdnPrefillA
   launcher(gdn_intra_kernel, dim3(intra_blocks < items ? intra_blocks : items), dim3(128 * kIntraGroups),
            kIntraSharedBytes, args);
   if (launcher.queue().error == kSuccess) {
-    note_error(launcher.queue(), launch_scan(launcher, args, scans, args.overlapped != 0), "gdn");
+    note_error(launcher.queue(), launch_scan(launcher, args, scans), "gdn");
   }
 }
 

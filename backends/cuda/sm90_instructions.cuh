@@ -36,9 +36,17 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, int parity) 
       "r"(parity)
       : "memory");
 }
+__device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
 /// Orders ordinary shared-memory accesses before later ones of the copy and matrix engines.
-__device__ __forceinline__ void fence_engines() { asm volatile("fence.proxy.async;" ::: "memory"); }
+__device__ __forceinline__ void fence_engines() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/// The same for global memory that other blocks have written: costs far more.
+__device__ __forceinline__ void fence_engines_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 __device__ __forceinline__ void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+/// Two sides of a barrier between two warpgroups: one goes on, the other waits.
+__device__ __forceinline__ void pair_arrive(int id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory"); }
+__device__ __forceinline__ void pair_wait(int id) { asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory"); }
 /// Barrier of 128 threads; id 1 to 15.
 __device__ __forceinline__ void warpgroup_barrier(int id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
 
@@ -62,9 +70,10 @@ __device__ __forceinline__ void load_bytes(std::uint32_t to, const void* from, i
 __device__ __forceinline__ void publish(int* flag) {
   asm volatile("st.release.gpu.global.s32 [%0], 1;" ::"l"(flag) : "memory");
 }
-__device__ __forceinline__ void wait_published(const int* flag) {
-  int value = 0;
-  while (value == 0) asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+__device__ __forceinline__ bool is_published(const int* flag) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+  return value != 0;
 }
 
 /// Programmatic launch: the next kernel may start; the previous one has ended and its writes are visible.
@@ -85,6 +94,12 @@ __device__ __forceinline__ void store_transposed(std::uint32_t address, const st
                : "memory");
 }
 
+__device__ __forceinline__ void store_matrices(std::uint32_t address, const std::uint32_t (&m)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(m[0]), "r"(m[1]),
+               "r"(m[2]), "r"(m[3])
+               : "memory");
+}
+
 /// Two f32 as bf16 in one word; `low` in the low half.
 __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
   std::uint32_t packed;
@@ -98,6 +113,12 @@ __device__ __forceinline__ float exp2_fast(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+
+/// Moves registers between the warpgroups of a block.
+template <int kCount>
+__device__ __forceinline__ void set_registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount)); }
+template <int kCount>
+__device__ __forceinline__ void set_registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount)); }
 
 // ---------------------------------------------------------------- matrix products of a warpgroup
 
@@ -162,11 +183,6 @@ __device__ __forceinline__ void multiply_16x8_tf32(float (&d)[4], const std::uin
   asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-__device__ __forceinline__ std::uint32_t to_tf32(float x) {
-  std::uint32_t bits;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-  return bits;
 }
 
 }  // namespace cairn::gpu::sm90

@@ -31,6 +31,17 @@ __device__ Element* row_of(const Rows& rows, std::int64_t t) {
   return static_cast<Element*>(rows.data) + t * rows.stride;
 }
 
+/// Four neighbouring f32 at a 16-byte aligned address.
+__device__ inline void load_four(const float* from, float (&x)[4]) {
+  const float4 four = *reinterpret_cast<const float4*>(from);
+  x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+}
+__device__ inline void store_four(float* to, const float (&x)[4]) {
+  float4 four;
+  four.x = x[0], four.y = x[1], four.z = x[2], four.w = x[3];
+  *reinterpret_cast<float4*>(to) = four;
+}
+
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ inline float silu(float x) { return x * sigmoid(x); }
 __device__ inline float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }

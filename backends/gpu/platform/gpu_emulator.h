@@ -30,6 +30,10 @@ struct dim3 {
   constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}  // NOLINT: as on the device
 };
 
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+
 namespace cairn::gpu {
 
 struct EmulatedThread {
