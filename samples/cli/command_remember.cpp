@@ -8,7 +8,7 @@ namespace cairn_cli {
 // A memory never ends with a newline and every addition begins with one: texts and questions stay on lines of their own.
 static std::string on_its_own_lines(std::string text, bool is_first) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
-  return is_first ? text : "\n" + text;
+  return is_first || text.empty() ? text : "\n" + text;
 }
 
 static cairn_sparse_policy policy_of(const std::string& name) {

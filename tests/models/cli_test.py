@@ -63,6 +63,13 @@ class CliTest(unittest.TestCase):
         self.remember("Correction: The code of Marlen Tovik is 7730.\n")
         self.assertEqual(self.ask(QUESTION), ["7730"])
 
+    def test_remembering_nothing_changes_nothing(self):
+        self.remember()
+        before = self.bytes_of_state()
+        self.remember("\n\n")
+        self.assertEqual(self.bytes_of_state(), before)
+        self.assertEqual(self.ask(QUESTION), ["4821"])
+
     def test_ask_with_save_remembers_the_question(self):
         self.remember()
         before = self.bytes_of_state()
@@ -70,6 +77,7 @@ class CliTest(unittest.TestCase):
         self.assertNotEqual(self.bytes_of_state(), before)
 
     def test_sparse_reading_is_told(self):
+        self.remember(NOTE * 20, "--sparse")
         self.remember(NOTE * 20, "--sparse", "all")
         self.assertIn("sparsely", self.good("inspect", "--model", MODEL, self.state))
 
