@@ -1,5 +1,7 @@
 #include "runtime/import/import_folder.h"
 
+#include "runtime/import/fla_config.h"
+#include "runtime/import/gdn2_config.h"
 #include "runtime/import/json_reader.h"
 #include "runtime/import/kimi_linear_config.h"
 #include "runtime/import/native_config.h"
@@ -23,6 +25,11 @@ constexpr ImporterEntry kImporters[] = {
     {"model_type", "qwen3_next", import_qwen3_next},
     {"model_type", "olmo_hybrid", import_olmo_hybrid},
     {"model_type", "kimi_linear", import_kimi_linear},
+    {"model_type", "gated_deltanet", import_fla_gated_deltanet},
+    {"model_type", "delta_net", import_fla_delta_net},
+    {"model_type", "kda", import_fla_kda},
+    {"model_type", "gdn2", import_gdn2},
+    {"model_type", "sse_swa_moba", import_spiking_brain},
 };
 
 std::string known_values() {
