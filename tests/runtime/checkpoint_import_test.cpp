@@ -1,0 +1,258 @@
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "runtime/import/import_folder.h"
+#include "tests/runtime/file_fixture.h"
+
+namespace cairn::test {
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kFixtures = CAIRN_SHARED_DIR "/fixtures/hf/";
+constexpr const char* kFolders[] = {"kimi_linear", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_r2_tied_vl", "qwen3_5_r3_text", "qwen3_next_moe"};
+
+/// A checkpoint that tests change before it is imported.
+class Checkpoint {
+ public:
+  explicit Checkpoint(const char* name) {
+    config = Json::parse(file_bytes(kFixtures + name + "/config.json"));
+    generation = Json::parse(file_bytes(kFixtures + name + "/generation_config.json"));
+    const std::string bytes = file_bytes(kFixtures + name + "/model.safetensors");
+    std::uint64_t size = 0;
+    std::memcpy(&size, bytes.data(), 8);
+    header = Json::parse(bytes.substr(8, size));
+    header.erase("__metadata__");
+    data = bytes.substr(8 + size);
+  }
+  Checkpoint() = default;
+
+  void add(const std::string& name, const std::vector<std::int64_t>& shape) {
+    std::int64_t count = 4;
+    for (const std::int64_t dim : shape) count *= dim;
+    header[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {data.size(), data.size() + static_cast<std::size_t>(count)}}};
+    data.append(static_cast<std::size_t>(count), '\0');
+  }
+  void rename(const std::string& from, const std::string& to) {
+    header[to] = header.at(from);
+    header.erase(from);
+  }
+
+  Result<ModelDescription> imported() const {
+    put_file(folder_ / "config.json", config.dump());
+    if (!generation.is_null()) put_file(folder_ / "generation_config.json", generation.dump());
+    const std::string text = header.dump();
+    const std::uint64_t size = text.size();
+    put_file(folder_ / "model.safetensors", std::string(reinterpret_cast<const char*>(&size), 8) + text + data);
+    return import_folder(folder_.path());
+  }
+
+  Json config, generation, header = Json::object();
+  std::string data;
+
+ private:
+  TemporaryFolder folder_;
+};
+
+/// The error of a fixture after `change`; it must hold `part`.
+void check_refused(const char* name, cairn_status code, const char* part, const std::function<void(Checkpoint&)>& change) {
+  Checkpoint checkpoint(name);
+  change(checkpoint);
+
+  const Result<ModelDescription> result = checkpoint.imported();
+
+  CHECK(result.status().code() == code);
+  CHECK_MESSAGE(result.status().message().find(part) != std::string::npos, result.status().message());
+}
+
+std::vector<float> floats_of(const ModelDescription& description, const std::string& name) {
+  const TensorEntry* tensor = description.find(name);
+  REQUIRE(tensor);
+  std::vector<float> values;
+  for (std::uint64_t i = 0; i < tensor->size_bytes / 2; ++i) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, static_cast<const std::byte*>(tensor->data) + 2 * i, 2);
+    const std::uint32_t wide = std::uint32_t{bits} << 16;
+    float value = 0;
+    std::memcpy(&value, &wide, 4);
+    values.push_back(value);
+  }
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("every public fixture imports, tensor by tensor") {
+  for (const char* name : kFolders) {
+    const Result<ModelDescription> result = import_folder(kFixtures + name);
+
+    CHECK_MESSAGE(result.ok(), result.status().message());
+    if (!result.ok()) continue;
+    CHECK(result.value().vocab_size == 640);
+    CHECK(result.value().model_dim == 128);
+    CHECK(result.value().tokenizer.stop_tokens == std::vector<std::int32_t>{2});
+  }
+}
+
+TEST_CASE("one query per head comes before its gate") {
+  const ModelDescription d = import_folder(kFixtures + std::string("qwen3_5_r3_text")).value();
+  Checkpoint raw("qwen3_5_r3_text");
+  const auto begin = raw.header["model.layers.3.self_attn.q_proj.weight"]["data_offsets"][0].get<std::size_t>();
+  const auto row_of = [&](std::size_t row) { return raw.data.substr(begin + row * 256, 256); };  // 128 bf16 columns
+
+  const auto same = [](const TensorEntry* tensor, std::size_t row, const std::string& bytes) {
+    return std::memcmp(static_cast<const std::byte*>(tensor->data) + row * 256, bytes.data(), 256) == 0;
+  };
+  const TensorEntry *q = d.find("layers.3.mixer.q.weight"), *z = d.find("layers.3.mixer.z.weight");
+  REQUIRE(q);
+  REQUIRE(z);
+  CHECK(same(q, 63, row_of(63)));
+  CHECK(same(z, 0, row_of(64)));
+  CHECK(same(q, 64, row_of(128)));
+  CHECK(same(z, 255, row_of(511)));
+}
+
+TEST_CASE("fused experts are the same as experts one by one") {
+  Checkpoint apart("qwen3_5_moe_text");
+  const ModelDescription expected = apart.imported().value();
+  Checkpoint fused("qwen3_5_moe_text");
+  for (int layer = 0; layer < 8; ++layer) {
+    const std::string stem = "model.layers." + std::to_string(layer) + ".mlp.experts.";
+    std::string gate_up, down;
+    for (int e = 0; e < 6; ++e) {
+      const auto part = [&](const char* name) {
+        const std::string full = stem + std::to_string(e) + "." + name + "_proj.weight";
+        const Json offsets = fused.header[full]["data_offsets"];
+        return fused.data.substr(offsets[0], offsets[1].get<std::size_t>() - offsets[0].get<std::size_t>());
+      };
+      gate_up += part("gate") + part("up");
+      down += part("down");
+    }
+    const auto put = [&](const char* name, std::vector<int> shape, const std::string& bytes) {
+      fused.header[stem + name] = {{"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {fused.data.size(), fused.data.size() + bytes.size()}}};
+      fused.data += bytes;
+    };
+    put("gate_up_proj", {6, 96, 128}, gate_up);
+    put("down_proj", {6, 128, 48}, down);
+  }
+  // The experts' own bytes stay in the file as one unused tensor each would be refused: drop them by packing anew.
+  std::string data;
+  Json header = Json::object();
+  for (const auto& [name, entry] : fused.header.items()) {
+    if (name.find(".mlp.experts.") != std::string::npos && name.ends_with(".weight")) continue;
+    const std::size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
+    header[name] = entry;
+    header[name]["data_offsets"] = {data.size(), data.size() + (end - begin)};
+    data += fused.data.substr(begin, end - begin);
+  }
+  fused.header = header;
+  fused.data = data;
+
+  const Result<ModelDescription> result = fused.imported();
+
+  REQUIRE_MESSAGE(result.ok(), result.status().message());
+  for (const char* name : {"layers.2.mlp.experts.5.gate.weight", "layers.2.mlp.experts.4.up.weight", "layers.7.mlp.experts.1.down.weight"}) {
+    CHECK(floats_of(expected, name) == floats_of(result.value(), name));
+  }
+}
+
+TEST_CASE("unknown fields and unsupported variants are refused by name") {
+  const auto set = [](const char* key, const Json& value) { return [=](Checkpoint& c) { c.config[key] = value; }; };
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_UNSUPPORTED, "strange_flag", set("strange_flag", 1));
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_UNSUPPORTED, "attn_output_gate", set("attn_output_gate", false));
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_UNSUPPORTED, "output_gate_type", set("output_gate_type", "sigmoid"));
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_UNSUPPORTED, "rope_scaling", set("rope_scaling", {{"type", "yarn"}}));
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_UNSUPPORTED, "hidden_act", set("hidden_act", "gelu"));
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_UNSUPPORTED, "quantization_config", set("quantization_config", {{"bits", 4}}));
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_UNSUPPORTED, "not known", set("model_type", "qwen9"));
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_FORMAT, "layer_types", set("num_hidden_layers", 7));
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_LIMIT_EXCEEDED, "num_hidden_layers", set("num_hidden_layers", 2000000000));
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_FORMAT, "shape", set("hidden_size", 136));
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_FORMAT, "value_heads", set("linear_num_value_heads", 5));
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_FORMAT, "head_dim", set("head_dim", -1));
+  check_refused("kimi_linear", CAIRN_STATUS_UNSUPPORTED, "attn_res_block_size", set("attn_res_block_size", 4));
+  check_refused("kimi_linear", CAIRN_STATUS_UNSUPPORTED, "mla_use_nope", set("mla_use_nope", false));
+  check_refused("kimi_linear", CAIRN_STATUS_UNSUPPORTED, "q_lora_rank", set("q_lora_rank", 8));
+  check_refused("kimi_linear", CAIRN_STATUS_FORMAT, "linear_attn_config", set("linear_attn_config", Json()));
+  check_refused("olmo_hybrid", CAIRN_STATUS_UNSUPPORTED, "attention_bias", set("attention_bias", true));
+  check_refused("qwen3_5_r2_tied_vl", CAIRN_STATUS_UNSUPPORTED, "audio_config", set("audio_config", Json::object()));
+}
+
+TEST_CASE("re-exports are refused with what they are") {
+  const std::string conv = "model.layers.0.linear_attn.conv1d.weight";
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_UNSUPPORTED, "MLX", [&](Checkpoint& c) {
+    Json& shape = c.header[conv]["shape"];
+    shape = {shape[0], 4, 1};
+  });
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_UNSUPPORTED, "quantised", [](Checkpoint& c) {
+    c.add("model.layers.0.mlp.up_proj.weight_scale_inv", {4});
+  });
+}
+
+TEST_CASE("missing, extra and misshapen tensors are refused by name") {
+  check_refused("qwen3_next_moe", CAIRN_STATUS_FORMAT, "extra.weight", [](Checkpoint& c) { c.add("model.layers.0.extra.weight", {4}); });
+  check_refused("qwen3_next_moe", CAIRN_STATUS_FORMAT, "experts.3", [](Checkpoint& c) {
+    c.rename("model.layers.1.mlp.experts.3.up_proj.weight", "mtp.nothing");
+  });
+  check_refused("kimi_linear", CAIRN_STATUS_FORMAT, "kv_b_proj", [](Checkpoint& c) {
+    c.header["model.layers.3.self_attn.kv_b_proj.weight"]["shape"] = {48, 256};
+  });
+  check_refused("qwen3_next_moe", CAIRN_STATUS_FORMAT, "in_proj_qkvz", [](Checkpoint& c) {
+    c.header["model.layers.0.linear_attn.in_proj_qkvz.weight"]["shape"] = {128, 384};
+  });
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_FORMAT, "stop token", [](Checkpoint& c) { c.generation["eos_token_id"] = {1, 640}; });
+}
+
+TEST_CASE("multi-token prediction is left out, and a head that is tied anyway") {
+  Checkpoint checkpoint("qwen3_5_r2_tied_vl");
+  checkpoint.add("mtp.fc.weight", {3, 3});
+  checkpoint.add("lm_head.weight", {640, 128});
+
+  const Result<ModelDescription> result = checkpoint.imported();
+
+  REQUIRE_MESSAGE(result.ok(), result.status().message());
+  CHECK(result.value().tied_embedding);
+  CHECK(result.value().find("head.weight") == nullptr);
+}
+
+TEST_CASE("flash-linear-attention checkpoints import, with attention layers between") {
+  Checkpoint kda;
+  kda.config = Json::parse(R"({"model_type": "kda", "hidden_size": 16, "num_hidden_layers": 2, "num_heads": 2, "head_dim": 8, "expand_v": 1.0,
+    "vocab_size": 32, "intermediate_size": 24, "norm_eps": 1e-6, "use_short_conv": true, "conv_size": 4, "hidden_act": "swish", "bos_token_id": 1,
+    "eos_token_id": 2, "attn": {"layers": [1], "num_heads": 2, "num_kv_heads": 1, "window_size": 7}, "tie_word_embeddings": false})");
+  for (const char* name : {"model.embeddings.weight", "lm_head.weight"}) kda.add(name, {32, 16});
+  kda.add("model.norm.weight", {16});
+  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+    for (const char* name : {"attn_norm.weight", "mlp_norm.weight"}) kda.add(layer + name, {16});
+    for (const char* name : {"mlp.gate_proj.weight", "mlp.up_proj.weight"}) kda.add(layer + name, {24, 16});
+    kda.add(layer + "mlp.down_proj.weight", {16, 24});
+    kda.add(layer + "attn.q_proj.weight", {16, 16});
+    kda.add(layer + "attn.o_proj.weight", {16, 16});
+  }
+  for (const char* name : {"k", "v"}) {
+    kda.add("model.layers.0.attn." + std::string(name) + "_proj.weight", {16, 16});
+    kda.add("model.layers.1.attn." + std::string(name) + "_proj.weight", {8, 16});
+  }
+  const std::string stem = "model.layers.0.attn.";
+  for (const char* name : {"q", "k", "v"}) kda.add(stem + name + "_conv1d.weight", {16, 1, 4});
+  for (const char* name : {"f_proj.0.weight", "g_proj.0.weight"}) kda.add(stem + name, {8, 16});
+  for (const char* name : {"f_proj.1.weight", "g_proj.1.weight"}) kda.add(stem + name, {16, 8});
+  for (const char* name : {"g_proj.1.bias", "dt_bias"}) kda.add(stem + name, {16});
+  kda.add(stem + "b_proj.weight", {2, 16});
+  kda.add(stem + "A_log", {2});
+  kda.add(stem + "o_norm.weight", {8});
+
+  const Result<ModelDescription> result = kda.imported();
+
+  REQUIRE_MESSAGE(result.ok(), result.status().message());
+  CHECK(result.value().layers[0].mechanism == Mechanism::kKda);
+  CHECK(result.value().layers[1].attention.window == 7);
+  CHECK(result.value().find("layers.0.mixer.z_up.bias") != nullptr);
+  kda.config["attnres_block_size"] = 2;
+  CHECK(kda.imported().status().code() == CAIRN_STATUS_UNSUPPORTED);
+}
+
+}  // namespace cairn::test
