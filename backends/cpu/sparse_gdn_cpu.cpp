@@ -62,20 +62,26 @@ void trace_selection(const SparseSequence& s, const SparseTables& t) {
 
 void run_sequence(Device& device, const SparseSequence& s, SparseTables tables, float* states, std::byte* pieces) {
   const SparseGdnArgs& a = s.args;
-  const std::int32_t groups = a.delta.key_heads;
-  run_items(device.pool, static_cast<std::int64_t>(s.chunk_count) * groups, pieces, piece_bytes(a),
-            [&](std::int64_t item, std::byte* own) {
-              ScratchLayout layout(own);
-              SparseWalk walk = carve_sparse_walk(a.delta, layout);
-              run_sparse_intra(s, static_cast<std::int32_t>(item / groups), static_cast<std::int32_t>(item % groups),
-                               &walk.even, walk.work);
-            });
-  select(s, &tables);
-  if (a.trace) trace_selection(s, tables);
-  run_items(device.pool, groups, pieces, piece_bytes(a), [&](std::int64_t csr_row, std::byte* own) {
+  const std::int32_t groups = a.delta.key_heads, threads = device.pool.thread_count();
+  const std::int64_t chunk_bytes = 8 * kChunk * (a.delta.key_dim + s.heads_per_group() * a.delta.value_dim);
+  const std::int32_t side_by_side = heads_per_item(s.chunk_count, groups, threads, chunk_bytes);
+  const std::int32_t blocks = (groups + side_by_side - 1) / side_by_side;
+  run_items(device.pool, std::int64_t{s.chunk_count} * blocks, pieces, piece_bytes(a), [&](std::int64_t item, std::byte* own) {
     ScratchLayout layout(own);
     SparseWalk walk = carve_sparse_walk(a.delta, layout);
-    walk_sparse_group(s, tables.layout, static_cast<std::int32_t>(csr_row), states, &walk);
+    const auto first = static_cast<std::int32_t>(item % blocks) * side_by_side;
+    for (std::int32_t group = first; group < std::min(first + side_by_side, groups); ++group) {
+      run_sparse_intra(s, static_cast<std::int32_t>(item / blocks), group, &walk.even, walk.work);
+    }
+  });
+  select(s, &tables);
+  if (a.trace) trace_selection(s, tables);
+  const std::int64_t state_bytes = 4 * s.heads_per_group() * std::int64_t{a.delta.key_dim} * a.delta.value_dim;
+  const std::int32_t rows = heads_per_item(1, groups, threads, 2 * chunk_bytes + state_bytes);
+  run_items(device.pool, (groups + rows - 1) / rows, pieces, piece_bytes(a), [&](std::int64_t item, std::byte* own) {
+    ScratchLayout layout(own);
+    const auto first = static_cast<std::int32_t>(item) * rows;
+    walk_sparse_rows(s, tables.layout, first, std::min(first + rows, groups), states, carve_sparse_walk(a.delta, layout));
   });
 }
 

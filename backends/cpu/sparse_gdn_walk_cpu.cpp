@@ -170,27 +170,32 @@ SparseWalk carve_sparse_walk(const DeltaRuleArgs& a, ScratchLayout& layout) {
   walk.odd = carve_sparse_chunk(a, layout);
   walk.work = carve_sparse_work(a, layout);
   walk.cross = layout.take<float>(kChunk * kChunk);
-  walk.pending = layout.take<double>(a.value_heads / a.key_heads);
+  walk.pending = layout.take<double>(a.value_heads);
+  walk.event = layout.take<std::int32_t>(a.key_heads);
   return walk;
 }
 
-void walk_sparse_group(const SparseSequence& s, const reference::SparseGdnLayout& layout, std::int32_t csr_row,
-                       float* states, SparseWalk* walk) {
+void walk_sparse_rows(const SparseSequence& s, const reference::SparseGdnLayout& layout, std::int32_t first_row,
+                      std::int32_t end_row, float* states, const SparseWalk& memory) {
+  SparseWalk walk = memory;
   const std::int64_t state_size = static_cast<std::int64_t>(s.delta().key_dim) * s.delta().value_dim;
   const std::int32_t per_group = s.heads_per_group();
-  Cursor at = {s, layout, layout.row_group[csr_row], layout.row_ptr[csr_row], layout.row_ptr[csr_row + 1]};
-  std::fill_n(walk->pending, per_group, 0.0);
+  std::fill(walk.pending + first_row * per_group, walk.pending + end_row * per_group, 0.0);
+  for (std::int32_t r = first_row; r < end_row; ++r) walk.event[r] = layout.row_ptr[r];
   for (std::int32_t chunk = 0; chunk < s.chunk_count; chunk += 2) {
-    load_group(at, chunk, walk);
-    for (std::int32_t i = 0; i < per_group; ++i) {
-      const std::int32_t h = at.group * per_group + i;
-      walk_pair(at, chunk, h, states + h * state_size, &walk->pending[i], walk);
+    for (std::int32_t r = first_row; r < end_row; ++r) {
+      const Cursor at = {s, layout, layout.row_group[r], walk.event[r], layout.row_ptr[r + 1]};
+      load_group(at, chunk, &walk);
+      for (std::int32_t i = 0; i < per_group; ++i) {
+        const std::int32_t h = at.group * per_group + i;
+        walk_pair(at, chunk, h, states + h * state_size, &walk.pending[r * per_group + i], &walk);
+      }
+      while (walk.event[r] < at.last_event && layout.event_chunk[walk.event[r]] < chunk + 2) ++walk.event[r];
     }
-    while (at.event < at.last_event && layout.event_chunk[at.event] < chunk + 2) ++at.event;
   }
-  for (std::int32_t i = 0; i < per_group; ++i) {
-    const auto kept = static_cast<float>(std::exp(walk->pending[i]));
-    float* state = states + (at.group * per_group + i) * state_size;
+  for (std::int32_t i = first_row * per_group; i < end_row * per_group; ++i) {
+    const auto kept = static_cast<float>(std::exp(walk.pending[i]));
+    float* state = states + (layout.row_group[i / per_group] * per_group + i % per_group) * state_size;
     for (std::int64_t j = 0; j < state_size; ++j) state[j] *= kept;
   }
 }

@@ -11,13 +11,15 @@ struct SparseWalk {
   SparseChunk even, odd;
   SparseWork work;
   float* cross;     ///< [64, 64] <q of odd, k of even>
-  double* pending;  ///< [value heads of a group] natural log-decay not yet taken into the state
+  double* pending;      ///< [HV] by CSR row and head: natural log-decay not yet taken into the state
+  std::int32_t* event;  ///< [n] by CSR row: its next event
 };
 
 SparseWalk carve_sparse_walk(const DeltaRuleArgs& args, ScratchLayout& layout);
 
-/// Row `csr_row` of the layout: outputs and final states [HV, K, V] of the group's value heads. `out` holds U before.
-void walk_sparse_group(const SparseSequence& sequence, const reference::SparseGdnLayout& layout, std::int32_t csr_row,
-                       float* states, SparseWalk* walk);
+/// Rows [first_row, end_row) of the layout, side by side: outputs and final states [HV, K, V] of their groups' value heads.
+/// `out` holds U before.
+void walk_sparse_rows(const SparseSequence& sequence, const reference::SparseGdnLayout& layout, std::int32_t first_row,
+                      std::int32_t end_row, float* states, const SparseWalk& walk);
 
 }  // namespace cairn::cpu

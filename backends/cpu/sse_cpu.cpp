@@ -34,6 +34,9 @@ struct SseRun {
   const SseArgs& a;
   const RecurrentKernels& kernels;
   SseRoutes routes;
+  std::int32_t item_heads;  ///< heads of one item
+
+  std::int32_t items_per_sequence() const { return (a.head_count + item_heads - 1) / item_heads; }
 
   bool has_row_decay() const { return a.transition != SseTransition::kGdn; }
   bool is_delta() const { return a.transition != SseTransition::kGla; }
@@ -61,7 +64,7 @@ std::size_t piece_bytes(const SseArgs& a) {
   return layout.size_bytes();
 }
 
-std::int64_t item_count(const SseArgs& a) { return static_cast<std::int64_t>(a.batch.sequence_count) * a.head_count; }
+std::int64_t most_items(const SseArgs& a) { return static_cast<std::int64_t>(a.batch.sequence_count) * a.head_count; }
 
 /// One token over one state; adds the partition's output to sum_V.
 void step_member(const SseRun& r, const SsePiece& piece, const SseSide& side, const SseMember& m, std::int32_t h,
@@ -152,47 +155,53 @@ void run_members(const SseRun& r, const SsePiece& piece, const SseSide& side, co
   }
 }
 
-void run_chunk(const SseRun& r, const SsePiece& piece, std::int32_t b, std::int32_t first_token, int n, std::int32_t h) {
+/// One head of a chunk whose members are listed.
+void run_head(const SseRun& r, const SsePiece& piece, std::int32_t b, std::int32_t first_token, int n, std::int32_t h) {
   const SseArgs& a = r.a;
   std::fill_n(piece.sum, static_cast<std::int64_t>(n) * a.value_dim, 0.0f);
-  list_sse_members(a, r.routes, first_token, n, piece.membership);
   for (std::int32_t p = 0; p < a.partition_count; ++p) {
     const std::int32_t first = piece.membership.first[p], count = piece.membership.first[p + 1] - first;
     float* state = a.states[b] + (static_cast<std::int64_t>(p) * a.head_count + h) * r.state_size();
     run_members(r, piece, r.routed(), piece.membership.members + first, count, h, state);
   }
   if (a.shared_q.data) {
-    for (int i = 0; i < n; ++i) piece.everyone[i] = {first_token + i, i, 1.0f, 1.0f, true};
     run_members(r, piece, r.shared(), piece.everyone, n, h, a.shared_states[b] + h * r.state_size());
   }
   r.kernels.copy_rows(n, a.value_dim, piece.sum, a.value_dim, row(a.out, first_token) + static_cast<std::int64_t>(h) * a.value_dim, a.out.stride);
 }
 
-/// One sequence and head. In the decode phase chunks are single tokens: k + 1 states are touched.
+/// One sequence and some heads. In the decode phase chunks are single tokens: k + 1 states are touched.
 void run_item(const SseRun& r, std::int64_t item, std::byte* scratch) {
   ScratchLayout layout(scratch);
   const SsePiece piece = carve_piece(r.a, layout);
-  const auto b = static_cast<std::int32_t>(item / r.a.head_count), h = static_cast<std::int32_t>(item % r.a.head_count);
+  const auto b = static_cast<std::int32_t>(item / r.items_per_sequence());
+  const auto first_head = static_cast<std::int32_t>(item % r.items_per_sequence()) * r.item_heads;
+  const std::int32_t end_head = std::min(first_head + r.item_heads, r.a.head_count);
   const int longest = r.a.phase == Phase::kPrefill ? kChunk : 1;
   const std::int32_t end = r.a.batch.offsets_host[b + 1];
   for (std::int32_t t = r.a.batch.offsets_host[b]; t < end; t += longest) {
-    run_chunk(r, piece, b, t, std::min(longest, end - t), h);
+    const int n = std::min(longest, end - t);
+    list_sse_members(r.a, r.routes, t, n, piece.membership);
+    for (int i = 0; i < n; ++i) piece.everyone[i] = {t + i, i, 1.0f, 1.0f, true};
+    for (std::int32_t h = first_head; h < end_head; ++h) run_head(r, piece, b, t, n, h);
   }
 }
 
 std::size_t scratch_bytes(const SseArgs& a) {
   ScratchLayout layout(nullptr);
   carve_sse_routes(a, layout);
-  return layout.size_bytes() + static_cast<std::size_t>(scratch_pieces(item_count(a))) * piece_bytes(a);
+  return layout.size_bytes() + static_cast<std::size_t>(scratch_pieces(most_items(a))) * piece_bytes(a);
 }
 
 void run(BackendQueue* queue, const SseArgs& a, void* scratch) {
   Device& device = device_of(queue);
   ScratchLayout layout(scratch);
-  const SseRun sse = {a, recurrent_kernels(device.isa), carve_sse_routes(a, layout)};
+  const std::int64_t head_bytes = 4 * (a.top_k + 1) * std::int64_t{a.key_dim} * a.value_dim + 8 * kChunk * (a.key_dim + a.value_dim);
+  const SseRun sse = {a, recurrent_kernels(device.isa), carve_sse_routes(a, layout),
+                      heads_per_item(a.batch.sequence_count, a.head_count, device.pool.thread_count(), head_bytes)};
   device.pool.parallel_ranges(a.batch.token_count, kRouteGrain,
                               [&](std::int64_t begin, std::int64_t end) { route_sse_tokens(a, sse.routes, begin, end); });
-  run_items(device.pool, item_count(a), static_cast<std::byte*>(scratch) + layout.size_bytes(), piece_bytes(a),
+  run_items(device.pool, std::int64_t{a.batch.sequence_count} * sse.items_per_sequence(), static_cast<std::byte*>(scratch) + layout.size_bytes(), piece_bytes(a),
             [&](std::int64_t item, std::byte* own) { run_item(sse, item, own); });
 }
 
