@@ -16,7 +16,7 @@ struct LinearPiece {
   bool accumulate;
   std::int64_t row_begin, row_end;
   std::int32_t out_begin, out_end;
-  float* packed;              ///< kLinearBlockOutputs * kLinearBlockInputs floats of scratch; unused up to rows_at_once rows
+  float* packed;              ///< kLinearBlockOutputs * kLinearBlockInputs floats of scratch; unused up to 4 rows
 };
 
 /// The sum over inputs runs in blocks of at most this many, each summed lane by lane, then over the lanes; the blocks are
@@ -28,7 +28,6 @@ struct LinearKernels {
   void (*run)(const LinearPiece&);
   /// Row `out` of the weight as f32, scales applied: to [in_dim].
   void (*widen_row)(const LinearWeight&, std::int32_t out, float* to);
-  int rows_at_once;  ///< one register tile: up to so many rows cost little more than one
 };
 
 const LinearKernels& linear_kernels(Isa isa);

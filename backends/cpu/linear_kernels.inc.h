@@ -181,15 +181,20 @@ void multiply_last_rows(const LinearPiece& p, const Weight& weight, InputBlock b
   }
 }
 
+/// Tiles from `row` on, then the last rows.
+template <class Weight>
+void multiply_tiles(const LinearPiece& p, const Weight& weight, InputBlock block, std::int64_t row) {
+  for (; row + kTileRows <= p.row_end; row += kTileRows) multiply_rows<kTileRows>(p, weight, block, row);
+  multiply_last_rows(p, weight, block, row);
+}
+
+/// Packing costs about as much as one tile: two tiles read the weights as stored.
 template <class Weight>
 void multiply_block(const LinearPiece& p, const Weight& weight, InputBlock block) {
-  if (p.row_end - p.row_begin < kTileRows) return multiply_last_rows(p, weight, block, p.row_begin);
-  if (p.row_end - p.row_begin == kTileRows) return multiply_rows<kTileRows>(p, weight, block, p.row_begin);
+  if (p.row_end - p.row_begin <= 2 * kTileRows) return multiply_tiles(p, weight, block, p.row_begin);
   const PackedWeight packed = {p.packed, p.out_begin, block.begin};
   multiply_rows<kTileRows>(p, PackingWeight<Weight>{weight, packed}, block, p.row_begin);
-  std::int64_t row = p.row_begin + kTileRows;
-  for (; row + kTileRows <= p.row_end; row += kTileRows) multiply_rows<kTileRows>(p, packed, block, row);
-  multiply_last_rows(p, packed, block, row);
+  multiply_tiles(p, packed, block, p.row_begin + kTileRows);
 }
 
 template <class Weight>
@@ -231,6 +236,6 @@ void widen_row(const LinearWeight& w, std::int32_t out, float* to) {
 
 }  // namespace
 
-const LinearKernels kLinearKernels = {run_piece, widen_row, kTileRows};
+const LinearKernels kLinearKernels = {run_piece, widen_row};
 
 }  // namespace cairn::cpu::CAIRN_ISA
