@@ -8,6 +8,7 @@
 
 #include "runtime/model/cairn_file_reader.h"
 #include "runtime/model/cairn_file_writer.h"
+#include "runtime/model/container_reader.h"
 #include "runtime/model/model_fingerprint.h"
 #include "runtime/model/pack.h"
 #include "runtime/support/allocator.h"
@@ -195,6 +196,24 @@ TEST_CASE("damage in the payload is found by full verification, and only by it")
   CHECK(full.status().code() == CAIRN_STATUS_CHECKSUM);
   CHECK(full.status().message().find("section '") != std::string::npos);
   CHECK(read_cairn_memory(bytes.data(), bytes.size(), structure).ok());
+}
+
+TEST_CASE("files that were written by format 1.0 open for ever") {
+  const std::string source_dir = CAIRN_SOURCE_DIR;
+  const auto model = read_cairn_file(source_dir + "/tests/golden/format_v1/quantized_v1.cairn", {.check_finite = true});
+  REQUIRE_MESSAGE(model.ok(), model.status().message());
+  CHECK(model.value().find("layers.0.mixer.q.weight")->dtype == DType::kI8);
+  CHECK(model.value().tokenizer.chat_template == "{{ messages }}");
+  CHECK(model.value().fingerprint[0] == 0x5a);
+  auto file = file_source(source_dir + "/tests/golden/format_v1/container_v1.cairnstate", FileAccess::kPositional);
+  REQUIRE(file.ok());
+  const auto snapshot = ContainerReader::open(file.value(), ContainerKind::kSnapshot);
+  REQUIRE_MESSAGE(snapshot.ok(), snapshot.status().message());
+  CHECK(snapshot.value().verify_payload().ok());
+  CHECK(snapshot.value().require("last_logits", DType::kF32, {5}).ok());
+  if (const std::string sample = source_dir + "/samples/models/wayfarer.cairn"; std::filesystem::exists(sample)) {
+    CHECK_MESSAGE(read_cairn_file(sample).ok(), read_cairn_file(sample).status().message());
+  }
 }
 
 TEST_CASE("paths that hold no model are refused with the path and the reason (cases 16-20)") {
