@@ -24,6 +24,8 @@ class Comparison {
   void integers(const std::string& tensor, const std::vector<T>& got, const char* label = "") {
     compare_integers(tensor, std::vector<std::int64_t>(got.begin(), got.end()), label);
   }
+  /// A line of the report that is no failure.
+  void note(const std::string& text) { excuses_.push_back(text); }
   /// Compared by the caller, in another form.
   void mark(const std::string& tensor) { compared_.insert(tensor); }
   void not_compared(const std::string& tensor, const std::string& reason);

@@ -1,6 +1,6 @@
 // Kinds deltanet, gdn, kda and gdn2: prefill and token by token, the states at chunk borders, and the chunk tensors U
 // and W.
-#include "tests/golden/sparse_gdn_run.h"
+#include "tests/support/sparse_gdn_run.h"
 #include "tests/golden/vector_kinds.h"
 
 namespace cairn::test {

@@ -1,4 +1,4 @@
-#include "tests/golden/sparse_gdn_run.h"
+#include "tests/support/sparse_gdn_run.h"
 
 namespace cairn::test {
 namespace {
@@ -88,7 +88,7 @@ SparseGdnOutcome run_sparse_gdn(OpRig& rig, const SparseGdnInput& in) {
   d.out = rows(o, in.HV * in.V);
   args.policy = in.policy;
   args.full_inverse = in.full_inverse;
-  args.seed = 1;
+  args.seed = in.seed;
   if (!in.gate.empty()) args.gate = rows(rig.upload(in.gate), in.HV * in.V);
   if (!in.norm_weight.empty()) args.norm_weight = rig.upload(in.norm_weight);
   if (!in.mask.empty()) args.given_mask = rig.upload(in.mask);

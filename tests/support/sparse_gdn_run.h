@@ -13,6 +13,7 @@ struct SparseGdnInput {
   bool full_inverse = false;
   std::vector<std::uint8_t> mask;  ///< kGiven
   std::vector<std::int32_t> tier;
+  std::uint64_t seed = 1;  ///< kRandom
 
   std::int32_t chunks() const { return (T + 63) / 64; }
 };
