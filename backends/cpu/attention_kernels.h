@@ -6,7 +6,8 @@
 
 namespace cairn::cpu {
 
-/// Blocks begin at absolute positions that are multiples of this, so that a row's sums are the same however a prompt is split.
+/// Blocks begin at absolute positions that are multiples of this, so that a row's sums are the same however a prompt is
+/// split.
 constexpr std::int32_t kAttentionBlock = 64;
 constexpr std::int32_t kAttentionRows = 16;  ///< of a tile, at most
 
@@ -34,14 +35,20 @@ struct AttentionKernels {
   /// out [width] = sums / total of one row.
   void (*finish)(const AttentionTile&, std::int32_t row, float* out);
   /// sums [rows, width] (+)= weights [rows, count] times values [count] -> [width].
-  void (*weigh)(std::int32_t rows, const float* weights, std::int64_t weight_stride, const float* const* values, std::int32_t count,
-                float* sums, std::int64_t sum_stride, std::int32_t width);
+  void (*weigh)(std::int32_t rows, const float* weights, std::int64_t weight_stride, const float* const* values,
+                std::int32_t count, float* sums, std::int64_t sum_stride, std::int32_t width);
 };
 
 const AttentionKernels& attention_kernels(Isa isa);
 
-namespace baseline { extern const AttentionKernels kAttentionKernels; }
-namespace avx2 { extern const AttentionKernels kAttentionKernels; }
-namespace avx512 { extern const AttentionKernels kAttentionKernels; }
+namespace baseline {
+extern const AttentionKernels kAttentionKernels;
+}
+namespace avx2 {
+extern const AttentionKernels kAttentionKernels;
+}
+namespace avx512 {
+extern const AttentionKernels kAttentionKernels;
+}
 
 }  // namespace cairn::cpu

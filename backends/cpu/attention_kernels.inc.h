@@ -28,7 +28,8 @@ inline void score_keys(const float* const* queries, const float* const* keys, st
   if constexpr (kKeys == 4 && kRows == 4) {
     sum16(total, scores, kAttentionBlock);
   } else if constexpr (kKeys == 4) {
-    for (int r = 0; r < kRows; ++r) sum4(total[r][0], total[r][1], total[r][2], total[r][3], scores + r * kAttentionBlock);
+    for (int r = 0; r < kRows; ++r)
+      sum4(total[r][0], total[r][1], total[r][2], total[r][3], scores + r * kAttentionBlock);
   } else {
     for (int r = 0; r < kRows; ++r) scores[r * kAttentionBlock] = sum(total[r][0]);
   }
@@ -43,8 +44,8 @@ void score_block(const float* const* queries, const AttentionBlock& block, std::
 
 /// kRows rows, kVectors vectors of their sums: += weights times values, in order.
 template <int kRows, int kVectors>
-inline void weigh_columns(const float* weights, std::int64_t weight_stride, const float* const* values, std::int32_t count, float* sums,
-                          std::int64_t sum_stride, std::int32_t column, int last) {
+inline void weigh_columns(const float* weights, std::int64_t weight_stride, const float* const* values,
+                          std::int32_t count, float* sums, std::int64_t sum_stride, std::int32_t column, int last) {
   Lanes total[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) total[r][v] = read(sums + r * sum_stride + column + v * kLanes, last);
@@ -63,8 +64,8 @@ inline void weigh_columns(const float* weights, std::int64_t weight_stride, cons
 }
 
 template <int kRows>
-void weigh_rows(const float* weights, std::int64_t weight_stride, const float* const* values, std::int32_t count, float* sums,
-                std::int64_t sum_stride, std::int32_t width) {
+void weigh_rows(const float* weights, std::int64_t weight_stride, const float* const* values, std::int32_t count,
+                float* sums, std::int64_t sum_stride, std::int32_t width) {
   std::int32_t column = 0;
   for (; column + kValueVectors * kLanes <= width; column += kValueVectors * kLanes) {
     weigh_columns<kRows, kValueVectors>(weights, weight_stride, values, count, sums, sum_stride, column, kLanes);
@@ -75,8 +76,8 @@ void weigh_rows(const float* weights, std::int64_t weight_stride, const float* c
   }
 }
 
-void weigh(std::int32_t rows, const float* weights, std::int64_t weight_stride, const float* const* values, std::int32_t count,
-           float* sums, std::int64_t sum_stride, std::int32_t width) {
+void weigh(std::int32_t rows, const float* weights, std::int64_t weight_stride, const float* const* values,
+           std::int32_t count, float* sums, std::int64_t sum_stride, std::int32_t width) {
   std::int32_t r = 0;
   for (; r + 4 <= rows; r += 4) {
     weigh_rows<4>(weights + r * weight_stride, weight_stride, values, count, sums + r * sum_stride, sum_stride, width);
@@ -121,14 +122,16 @@ void soften_row(AttentionTile& tile, std::int32_t row, Seen seen, float* scores)
   tile.total[row] = tile.total[row] * before[0] + sum(total);
   if (before[0] != 1) {
     float* sums = tile.sums + static_cast<std::int64_t>(row) * tile.value_dim;
-    for_lanes(tile.value_dim, [&](std::int32_t i, int n) { write(sums + i, n, read(sums + i, n) * broadcast(before[0])); });
+    for_lanes(tile.value_dim,
+              [&](std::int32_t i, int n) { write(sums + i, n, read(sums + i, n) * broadcast(before[0])); });
   }
   tile.largest[row] = largest;
 }
 
 /// kRows rows from `row`: positions that all of them see together, the others row by row; each row's in order.
 template <int kRows>
-void weigh_block(AttentionTile& tile, std::int32_t row, const Seen* seen, const AttentionBlock& block, const float* weights) {
+void weigh_block(AttentionTile& tile, std::int32_t row, const Seen* seen, const AttentionBlock& block,
+                 const float* weights) {
   std::int32_t begin = 0, end = kAttentionBlock;
   for (int r = 0; r < kRows; ++r) {
     begin = seen[r].begin > begin ? seen[r].begin : begin;
@@ -138,11 +141,13 @@ void weigh_block(AttentionTile& tile, std::int32_t row, const Seen* seen, const 
   float* sums = tile.sums + static_cast<std::int64_t>(row) * tile.value_dim;
   const auto alone = [&](int r, std::int32_t from, std::int32_t to) {
     if (from >= to) return;
-    weigh_rows<1>(weights + r * kAttentionBlock + from, 0, block.values + from, to - from, sums + r * tile.value_dim, 0, tile.value_dim);
+    weigh_rows<1>(weights + r * kAttentionBlock + from, 0, block.values + from, to - from, sums + r * tile.value_dim, 0,
+                  tile.value_dim);
   };
   for (int r = 0; r < kRows; ++r) alone(r, seen[r].begin, seen[r].end < begin ? seen[r].end : begin);
   if (begin < end) {
-    weigh_rows<kRows>(weights + begin, kAttentionBlock, block.values + begin, end - begin, sums, tile.value_dim, tile.value_dim);
+    weigh_rows<kRows>(weights + begin, kAttentionBlock, block.values + begin, end - begin, sums, tile.value_dim,
+                      tile.value_dim);
   }
   for (int r = 0; r < kRows; ++r) alone(r, seen[r].begin > end ? seen[r].begin : end, seen[r].end);
 }

@@ -22,7 +22,8 @@ void run_tile(const AttentionKernels& kernels, AttentionTile& tile, const Place&
   start_tile(tile);
   AttentionBlock block;
   for (block.begin = first / kAttentionBlock * kAttentionBlock; block.begin < end; block.begin += kAttentionBlock) {
-    // Positions of the block that no row sees may have no memory any more: they borrow a neighbour's, and weigh nothing.
+    // Positions of the block that no row sees may have no memory any more: they borrow a neighbour's, and weigh
+    // nothing.
     block.count = static_cast<std::int32_t>(std::min<std::int64_t>(kAttentionBlock, end - block.begin));
     for (std::int32_t p = 0; p < block.count; ++p) {
       place(std::max(block.begin + p, first), &block.keys[p], &block.values[p]);

@@ -58,7 +58,8 @@ BackendDevice* open_device(const DeviceOptions& options, BackendError* error) {
     device->worker_scratch = static_cast<std::byte*>(host_services.load()->allocate(scratch_bytes, kAlignment));
   }
   if (!device || (scratch_bytes && !device->worker_scratch)) {
-    backend_failure(error, CAIRN_STATUS_OUT_OF_MEMORY, "cpu: %zu bytes for a device and its threads refused", scratch_bytes);
+    backend_failure(error, CAIRN_STATUS_OUT_OF_MEMORY, "cpu: %zu bytes for a device and its threads refused",
+                    scratch_bytes);
     delete device;
     return nullptr;
   }

@@ -9,17 +9,22 @@ namespace cairn::cpu {
 
 struct Device {
   explicit Device(const DeviceOptions& options)
-      : pool(options.thread_count), features(cpu_features()), isa(features.isa()), bf16_products(options.bf16_products) {}
+      : pool(options.thread_count),
+        features(cpu_features()),
+        isa(features.isa()),
+        bf16_products(options.bf16_products) {}
 
   ThreadPool pool;
   const CpuFeatures features;
   const Isa isa;             ///< which kernels operators call
   const bool bf16_products;  ///< matrix products may round activations to bf16
-  std::byte* worker_scratch = nullptr;  ///< kThreadScratchBytes for each thread of the pool but thread 0; set by open_device
+  std::byte* worker_scratch =
+      nullptr;  ///< kThreadScratchBytes for each thread of the pool but thread 0; set by open_device
 };
 
-/// A block of memory for each thread of a region. An operator that needs it has scratch_bytes() return kThreadScratchBytes
-/// more, which serves as thread 0's: several callers may each be thread 0 at the same time, a worker has one region.
+/// A block of memory for each thread of a region. An operator that needs it has scratch_bytes() return
+/// kThreadScratchBytes more, which serves as thread 0's: several callers may each be thread 0 at the same time, a
+/// worker has one region.
 constexpr std::size_t kThreadScratchBytes = 512 << 10;
 inline std::byte* thread_scratch(const Device& device, int thread, void* own) {
   return thread == 0 ? static_cast<std::byte*>(own) : device.worker_scratch + (thread - 1) * kThreadScratchBytes;
@@ -31,7 +36,8 @@ struct Queue {
   BackendError error;
 };
 
-// The opaque types of the interface are these; the interface's names stay undefined so that backends can share a program.
+// The opaque types of the interface are these; the interface's names stay undefined so that backends can share a
+// program.
 inline Device& device_of(BackendDevice* device) { return *reinterpret_cast<Device*>(device); }
 inline Queue& queue_of(BackendQueue* queue) { return *reinterpret_cast<Queue*>(queue); }
 inline Device& device_of(BackendQueue* queue) { return *queue_of(queue).device; }

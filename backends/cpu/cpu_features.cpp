@@ -65,7 +65,9 @@ void limit_cpu_features(const CpuFeatures& most) { allowed.store(to_bits(most));
 
 void describe_cpu_features(const CpuFeatures& features, char* text, int text_bytes) {
   std::snprintf(text, static_cast<std::size_t>(text_bytes), "%s%s%s",
-                features.avx512 ? "avx512" : features.avx2 ? "avx2" : "baseline",
+                features.avx512 ? "avx512"
+                : features.avx2 ? "avx2"
+                                : "baseline",
                 features.avx512_bf16 ? " avx512_bf16" : "", features.amx_bf16 ? " amx_bf16" : "");
 }
 

@@ -9,10 +9,10 @@ namespace cairn::cpu {
 enum class Isa : std::uint8_t { kBaseline = 0, kAvx2 = 1, kAvx512 = 2 };
 
 struct CpuFeatures {
-  bool avx2 = false;         ///< AVX2, FMA and F16C
-  bool avx512 = false;       ///< AVX-512 F, BW, VL and DQ (and avx2)
+  bool avx2 = false;    ///< AVX2, FMA and F16C
+  bool avx512 = false;  ///< AVX-512 F, BW, VL and DQ (and avx2)
   bool avx512_bf16 = false;
-  bool amx_bf16 = false;     ///< tile registers and their bf16 products; the kernel's permission is asked for by oneDNN
+  bool amx_bf16 = false;  ///< tile registers and their bf16 products; the kernel's permission is asked for by oneDNN
 
   Isa isa() const { return avx512 ? Isa::kAvx512 : avx2 ? Isa::kAvx2 : Isa::kBaseline; }
 };

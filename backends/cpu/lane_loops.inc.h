@@ -20,6 +20,8 @@ inline void for_lanes(std::int32_t count, const F& f) {
 inline const float* row_of(const void* data, std::int64_t stride, std::int64_t row) {
   return static_cast<const float*>(data) + row * stride;
 }
-inline float* row_of(void* data, std::int64_t stride, std::int64_t row) { return static_cast<float*>(data) + row * stride; }
+inline float* row_of(void* data, std::int64_t stride, std::int64_t row) {
+  return static_cast<float*>(data) + row * stride;
+}
 
 }  // namespace cairn::cpu::CAIRN_ISA

@@ -1,5 +1,5 @@
-// latent_attention: kv_b's key half is moved to the queries and its value half behind the sum, so that attention runs on the
-// latents as they are cached: one key-value head of rank + shared columns for all query heads.
+// latent_attention: kv_b's key half is moved to the queries and its value half behind the sum, so that attention runs
+// on the latents as they are cached: one key-value head of rank + shared columns for all query heads.
 //   Three stages for each 64 tokens of the batch: absorb queries, attend, expand values.
 #include <algorithm>
 #include <cstring>
@@ -22,8 +22,10 @@ struct LatentScratch {
 };
 
 LatentScratch carve(const LatentAttentionArgs& a, ScratchLayout& layout) {
-  const auto rows = static_cast<std::size_t>(std::min(a.batch.token_count, kStageTokens)) * static_cast<std::size_t>(a.head_count);
-  return {layout.take<std::byte>(kThreadScratchBytes), layout.take<float>(rows * static_cast<std::size_t>(a.rank + a.shared_dim)),
+  const auto rows =
+      static_cast<std::size_t>(std::min(a.batch.token_count, kStageTokens)) * static_cast<std::size_t>(a.head_count);
+  return {layout.take<std::byte>(kThreadScratchBytes),
+          layout.take<float>(rows * static_cast<std::size_t>(a.rank + a.shared_dim)),
           layout.take<float>(rows * static_cast<std::size_t>(a.rank))};
 }
 
@@ -36,8 +38,12 @@ struct LatentCall {
   const LinearKernels& linear;
 
   std::int32_t key_dim() const { return a.rank + a.shared_dim; }
-  float* query(std::int64_t stage_token, std::int32_t head) const { return s.queries + (stage_token * a.head_count + head) * key_dim(); }
-  float* latent(std::int64_t stage_token, std::int32_t head) const { return s.latents + (stage_token * a.head_count + head) * a.rank; }
+  float* query(std::int64_t stage_token, std::int32_t head) const {
+    return s.queries + (stage_token * a.head_count + head) * key_dim();
+  }
+  float* latent(std::int64_t stage_token, std::int32_t head) const {
+    return s.latents + (stage_token * a.head_count + head) * a.rank;
+  }
   std::int32_t weight_row(std::int32_t head) const { return head * (a.nope_dim + a.value_dim); }
 };
 
@@ -64,7 +70,8 @@ void absorb_head(const LatentCall& c, std::int32_t head, std::int32_t begin, std
 }
 
 /// Up to kAttentionRows heads of one token.
-void attend_heads(const LatentCall& c, std::int32_t b, std::int32_t begin, std::int32_t token, std::int32_t first_head) {
+void attend_heads(const LatentCall& c, std::int32_t b, std::int32_t begin, std::int32_t token,
+                  std::int32_t first_head) {
   const LatentAttentionArgs& a = c.a;
   const std::int64_t position = a.starts[b] + (token - a.batch.offsets_host[b]);
   AttentionTile tile;
@@ -82,7 +89,8 @@ void attend_heads(const LatentCall& c, std::int32_t b, std::int32_t begin, std::
   run_tile(c.attention, tile, [&](std::int64_t p, const float** key, const float** value) {
     *key = *value = cache.keys + p % cache.capacity * c.key_dim();
   });
-  for (std::int32_t r = 0; r < tile.row_count; ++r) c.attention.finish(tile, r, tile.sums + static_cast<std::int64_t>(r) * a.rank);
+  for (std::int32_t r = 0; r < tile.row_count; ++r)
+    c.attention.finish(tile, r, tile.sums + static_cast<std::int64_t>(r) * a.rank);
 }
 
 /// out[t, h] = B_v latent[t, h] for the tokens [begin, end) of one head.
@@ -94,8 +102,8 @@ void expand_head(const LatentCall& c, std::int32_t head, std::int32_t begin, std
   for (std::int32_t v = 0; v < a.value_dim; v += kLinearBlockOutputs) {
     const std::int32_t count = std::min(kLinearBlockOutputs, a.value_dim - v);
     float* y = row(a.out, begin) + head * a.value_dim - first;
-    c.linear.run({&weight, c.latent(0, head), static_cast<std::int64_t>(a.head_count) * a.rank, y, a.out.stride, false, 0, end - begin,
-                  first + v, first + v + count, packed});
+    c.linear.run({&weight, c.latent(0, head), static_cast<std::int64_t>(a.head_count) * a.rank, y, a.out.stride, false,
+                  0, end - begin, first + v, first + v + count, packed});
   }
 }
 
@@ -105,11 +113,13 @@ void store_new(const LatentAttentionArgs& a, std::int32_t b) {
   for (std::int32_t t = begin; t < end; ++t) {
     float* at = cache.keys + (a.starts[b] + (t - begin)) % cache.capacity * (a.rank + a.shared_dim);
     std::memcpy(at, row(a.latent, t), static_cast<std::size_t>(a.rank) * sizeof(float));
-    if (a.shared_dim) std::memcpy(at + a.rank, row(a.shared_key, t), static_cast<std::size_t>(a.shared_dim) * sizeof(float));
+    if (a.shared_dim)
+      std::memcpy(at + a.rank, row(a.shared_key, t), static_cast<std::size_t>(a.shared_dim) * sizeof(float));
   }
 }
 
-/// The cache holds every position of every sequence; else the latents of the batch would overwrite ones still to be read.
+/// The cache holds every position of every sequence; else the latents of the batch would overwrite ones still to be
+/// read.
 bool all_fit(const LatentAttentionArgs& a) {
   for (std::int32_t b = 0; b < a.batch.sequence_count; ++b) {
     const std::int64_t tokens = a.batch.offsets_host[b + 1] - a.batch.offsets_host[b];
@@ -141,7 +151,8 @@ void latent_attention_run(BackendQueue* queue, const LatentAttentionArgs& a, voi
   for (std::int32_t begin = 0; begin < a.batch.token_count; begin += kStageTokens) {
     const std::int32_t end = std::min(begin + kStageTokens, a.batch.token_count);
     device.pool.parallel_for(a.head_count, [&](std::int64_t head, int thread) {
-      absorb_head(c, static_cast<std::int32_t>(head), begin, end, reinterpret_cast<float*>(thread_scratch(device, thread, c.s.thread)));
+      absorb_head(c, static_cast<std::int32_t>(head), begin, end,
+                  reinterpret_cast<float*>(thread_scratch(device, thread, c.s.thread)));
     });
     device.pool.parallel_for((end - begin) * head_tiles, [&](std::int64_t item) {
       const auto token = static_cast<std::int32_t>(begin + item / head_tiles);
@@ -150,7 +161,8 @@ void latent_attention_run(BackendQueue* queue, const LatentAttentionArgs& a, voi
       attend_heads(c, b, begin, token, static_cast<std::int32_t>(item % head_tiles) * kAttentionRows);
     });
     device.pool.parallel_for(a.head_count, [&](std::int64_t head, int thread) {
-      expand_head(c, static_cast<std::int32_t>(head), begin, end, reinterpret_cast<float*>(thread_scratch(device, thread, c.s.thread)));
+      expand_head(c, static_cast<std::int32_t>(head), begin, end,
+                  reinterpret_cast<float*>(thread_scratch(device, thread, c.s.thread)));
     });
   }
 }

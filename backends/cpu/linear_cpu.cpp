@@ -1,5 +1,5 @@
-// linear: weights are read where they lie, in the order of linear_kernels.h, in prefill as in decode. Where the processor has
-// tile registers, prefill of bf16 weights goes to oneDNN.
+// linear: weights are read where they lie, in the order of linear_kernels.h, in prefill as in decode. Where the
+// processor has tile registers, prefill of bf16 weights goes to oneDNN.
 #include "backends/cpu/linear_cpu.h"
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace {
 
 static_assert(kThreadScratchBytes >= sizeof(float) * kLinearBlockInputs * kLinearBlockOutputs);
 
-// Few rows: pieces of about 64 KiB of weights, a few microseconds each. Many rows: as large as the L2 cache takes, because each
-// piece reads all of x.
+// Few rows: pieces of about 64 KiB of weights, a few microseconds each. Many rows: as large as the L2 cache takes,
+// because each piece reads all of x.
 constexpr std::int64_t kFewRows = 64, kPieceBytes = 64 << 10, kPieceRows = 384;
 
 bool is_packed_product(const LinearArgs& a) { return a.phase == Phase::kPrefill && a.weight->packed; }
@@ -24,11 +24,12 @@ std::size_t linear_scratch_bytes(const LinearArgs& a) {
 }
 
 void linear_run(BackendQueue* queue, const LinearArgs& a, void* scratch) {
-  const LinearProduct product = {a.weight, row(a.in, 0), a.in.stride, row(a.out, 0), a.out.stride, a.token_count, a.accumulate};
+  const LinearProduct product = {a.weight,     row(a.in, 0),  a.in.stride, row(a.out, 0),
+                                 a.out.stride, a.token_count, a.accumulate};
   if (!is_packed_product(a)) return multiply(device_of(queue), product, scratch);
   if (!onednn_multiply(device_of(queue), product, scratch) && queue_of(queue).error.status == CAIRN_STATUS_OK) {
-    backend_failure(&queue_of(queue).error, CAIRN_STATUS_DEVICE, "linear: oneDNN %s failed on %d x %d", onednn_version(),
-                    a.weight->out_dim, a.weight->in_dim);
+    backend_failure(&queue_of(queue).error, CAIRN_STATUS_DEVICE, "linear: oneDNN %s failed on %d x %d",
+                    onednn_version(), a.weight->out_dim, a.weight->in_dim);
   }
 }
 
@@ -45,7 +46,8 @@ const LinearKernels& linear_kernels(Isa isa) {
 
 std::int32_t linear_piece_outputs(const LinearWeight& weight, std::int64_t rows) {
   if (rows > kFewRows) return kLinearBlockOutputs;
-  const std::int64_t row_bytes = std::max<std::int64_t>(1, static_cast<std::int64_t>(weight.in_dim) * dtype_bits(weight.dtype) / 8);
+  const std::int64_t row_bytes =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(weight.in_dim) * dtype_bits(weight.dtype) / 8);
   return static_cast<std::int32_t>(std::clamp<std::int64_t>(kPieceBytes / row_bytes / 4 * 4, 8, 64));
 }
 

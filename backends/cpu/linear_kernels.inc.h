@@ -1,6 +1,8 @@
-// y = x W^T as dot products along the inputs: a tile of rows times four outputs stays in registers, lanes run along in_dim.
+// y = x W^T as dot products along the inputs: a tile of rows times four outputs stays in registers, lanes run along
+// in_dim.
 //   Shapes    x [M, K] f32, W [N, K] as stored (f32, bf16, f16, i8, i4), y [M, N] f32
-//   Traffic   few rows: W once, as stored. More rows: a block of W is converted to f32 once and stays in the L2 cache, while
+//   Traffic   few rows: W once, as stored. More rows: a block of W is converted to f32 once and stays in the L2 cache,
+//   while
 //             a tile of x stays in the L1 cache
 //   Numerics  products and sums in f32 (fused where the machine does); the order is told at kLinearBlockInputs
 #include "backends/cpu/linear_kernels.h"
@@ -65,7 +67,8 @@ struct I4Weight {
 constexpr int kTileRows = kLanes == 16 ? 6 : 2;  // 32 registers: 24 sums, 4 weights, x; 16 registers: 8 sums
 constexpr int kTileOutputs = 4;
 
-/// One block of the piece's weights as f32: for each four outputs, kLanes inputs of each in turn, so that a tile reads one stream.
+/// One block of the piece's weights as f32: for each four outputs, kLanes inputs of each in turn, so that a tile reads
+/// one stream.
 struct PackedWeight {
   float* data;
   std::int64_t first_out;
@@ -75,9 +78,7 @@ struct PackedWeight {
     return data + o / kTileOutputs * kTileOutputs * kLinearBlockInputs +
            static_cast<std::int64_t>(k - first_in) * kTileOutputs + o % kTileOutputs * kLanes;
   }
-  Lanes at(std::int64_t out, std::int32_t k) const {
-    return load(place(out, k));
-  }
+  Lanes at(std::int64_t out, std::int32_t k) const { return load(place(out, k)); }
   Lanes first(std::int64_t out, std::int32_t k, int) const { return load(place(out, k)); }
 };
 
@@ -106,7 +107,8 @@ struct InputBlock {
 
 /// sums = kRows rows of x times kOutputs rows of W over one block; sums [kRows, kLinearBlockOutputs].
 template <int kRows, int kOutputs, class Weight>
-inline void multiply_tile(const float* x, std::int64_t x_stride, const Weight& weight, std::int32_t out, InputBlock block, float* sums) {
+inline void multiply_tile(const float* x, std::int64_t x_stride, const Weight& weight, std::int32_t out,
+                          InputBlock block, float* sums) {
   Lanes total[kRows][kOutputs];
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kOutputs; ++c) total[r][c] = broadcast(0.0f);

@@ -19,15 +19,15 @@ constexpr std::int32_t kStageTokens = 512, kPieceOutputs = 64;
 
 /// One stage's tokens t and their choices; "rows" are (token, choice) pairs sorted by expert.
 struct MoeScratch {
-  std::byte* thread;         ///< thread 0's block
-  double *rank, *score;      ///< [T, E]: what experts are chosen by; softmax or sigmoid of the logits
-  double* group_score;       ///< [T, G]
-  std::int32_t *order, *groups;  ///< [T, E], [T, G]
-  std::int32_t* chosen;      ///< [T, top_k]
-  float* weight;             ///< [T, top_k]
-  std::int32_t* row_of;      ///< [T, top_k]: where the pair went
-  std::int32_t* first_row;   ///< [E + 1]
-  std::int32_t* active;      ///< experts that have rows
+  std::byte* thread;              ///< thread 0's block
+  double *rank, *score;           ///< [T, E]: what experts are chosen by; softmax or sigmoid of the logits
+  double* group_score;            ///< [T, G]
+  std::int32_t *order, *groups;   ///< [T, E], [T, G]
+  std::int32_t* chosen;           ///< [T, top_k]
+  float* weight;                  ///< [T, top_k]
+  std::int32_t* row_of;           ///< [T, top_k]: where the pair went
+  std::int32_t* first_row;        ///< [E + 1]
+  std::int32_t* active;           ///< experts that have rows
   float *in, *hidden, *up, *out;  ///< [rows, D], [rows, F], [rows, F], [rows, D]
 };
 
@@ -111,8 +111,8 @@ std::int32_t group_by_expert(const MoeArgs& a, const MoeScratch& s, std::int64_t
 }
 
 /// y = x W^T for the rows of one expert and the outputs [begin, end).
-void expert_product(const LinearKernels& kernels, const LinearWeight& w, const float* x, float* y, std::int32_t rows, std::int32_t begin,
-                    std::int32_t end, std::byte* scratch) {
+void expert_product(const LinearKernels& kernels, const LinearWeight& w, const float* x, float* y, std::int32_t rows,
+                    std::int32_t begin, std::int32_t end, std::byte* scratch) {
   kernels.run({&w, x, w.in_dim, y, w.out_dim, false, 0, rows, begin, end, reinterpret_cast<float*>(scratch)});
 }
 
@@ -126,11 +126,16 @@ void run_experts(const MoeArgs& a, const MoeScratch& s, Device& device, std::int
     const auto begin = static_cast<std::int32_t>(item % hidden_pieces) * kPieceOutputs;
     const std::int32_t end = std::min(begin + kPieceOutputs, a.hidden_dim);
     const float* x = s.in + static_cast<std::int64_t>(first) * a.dim;
-    float *hidden = s.hidden + static_cast<std::int64_t>(first) * a.hidden_dim, *up = s.up + static_cast<std::int64_t>(first) * a.hidden_dim;
+    float *hidden = s.hidden + static_cast<std::int64_t>(first) * a.hidden_dim,
+          *up = s.up + static_cast<std::int64_t>(first) * a.hidden_dim;
     std::byte* scratch = thread_scratch(device, thread, s.thread);
     expert_product(linear, a.gate[e], x, hidden, count, begin, end, scratch);
     expert_product(linear, a.up[e], x, up, count, begin, end, scratch);
-    const SwigluArgs join = {DType::kF32, count, end - begin, {hidden + begin, a.hidden_dim}, {up + begin, a.hidden_dim},
+    const SwigluArgs join = {DType::kF32,
+                             count,
+                             end - begin,
+                             {hidden + begin, a.hidden_dim},
+                             {up + begin, a.hidden_dim},
                              {hidden + begin, a.hidden_dim}};
     rows.swiglu(join, 0, count);
   });
@@ -139,8 +144,8 @@ void run_experts(const MoeArgs& a, const MoeScratch& s, Device& device, std::int
     const std::int32_t e = s.active[item / out_pieces], first = s.first_row[e], count = s.first_row[e + 1] - first;
     const auto begin = static_cast<std::int32_t>(item % out_pieces) * kPieceOutputs;
     expert_product(linear, a.down[e], s.hidden + static_cast<std::int64_t>(first) * a.hidden_dim,
-                   s.out + static_cast<std::int64_t>(first) * a.dim, count, begin, std::min(begin + kPieceOutputs, a.dim),
-                   thread_scratch(device, thread, s.thread));
+                   s.out + static_cast<std::int64_t>(first) * a.dim, count, begin,
+                   std::min(begin + kPieceOutputs, a.dim), thread_scratch(device, thread, s.thread));
   });
 }
 

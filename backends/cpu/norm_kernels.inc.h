@@ -1,4 +1,5 @@
-// rms_norm, gated_rms_norm, feature_map: sums along a head, then one pass over it.  Numerics: f32, sums lane by lane in order.
+// rms_norm, gated_rms_norm, feature_map: sums along a head, then one pass over it.  Numerics: f32, sums lane by lane in
+// order.
 #pragma once
 
 #include "backends/cpu/lane_loops.inc.h"
@@ -46,7 +47,8 @@ template <GateKind kGate>
 void gated_norm_head(const GatedRmsNormArgs& a, const float* x, const float* z, float* out) {
   const auto dim = static_cast<float>(a.dim);
   const float mean = a.norm == NormKind::kLayerNorm ? sum_of(x, a.dim) / dim : 0;
-  const Lanes factor = broadcast(1 / __builtin_sqrtf(sum_of_squares(x, a.dim, mean) / dim + a.eps)), shift = broadcast(mean);
+  const Lanes factor = broadcast(1 / __builtin_sqrtf(sum_of_squares(x, a.dim, mean) / dim + a.eps)),
+              shift = broadcast(mean);
   const float* bias = a.norm == NormKind::kLayerNorm ? a.bias : nullptr;
   for_lanes(a.dim, [&](std::int32_t i, int n) {
     Lanes y = (read(x + i, n) - shift) * factor;
@@ -101,7 +103,8 @@ void softmax_head(const FeatureMapArgs& a, const float* x, float* out) {
 }
 
 void feature_map_head(const FeatureMapArgs& a, const float* x, float* out) {
-  const Lanes scale = broadcast(a.scale), out_scale = broadcast(a.out_scale), zero = broadcast(0.0f), one = broadcast(1.0f);
+  const Lanes scale = broadcast(a.scale), out_scale = broadcast(a.out_scale), zero = broadcast(0.0f),
+              one = broadcast(1.0f);
   const auto map = [&](const auto& f) {
     for_lanes(a.dim, [&](std::int32_t i, int n) { write(out + i, n, f(read(x + i, n) * scale) * out_scale); });
   };
@@ -126,7 +129,8 @@ void feature_map_head(const FeatureMapArgs& a, const float* x, float* out) {
 void feature_map_rows(const FeatureMapArgs& a, std::int64_t begin, std::int64_t end) {
   for (std::int64_t t = begin; t < end; ++t) {
     for (std::int32_t h = 0; h < a.head_count; ++h) {
-      feature_map_head(a, row_of(a.in.data, a.in.stride, t) + h * a.dim, row_of(a.out.data, a.out.stride, t) + h * a.dim);
+      feature_map_head(a, row_of(a.in.data, a.in.stride, t) + h * a.dim,
+                       row_of(a.out.data, a.out.stride, t) + h * a.dim);
     }
   }
 }

@@ -9,8 +9,8 @@
 
 #if defined(CAIRN_HAS_ONEDNN)
 
-#include <oneapi/dnnl/dnnl.hpp>
 #include <memory>
+#include <oneapi/dnnl/dnnl.hpp>
 #include <vector>
 
 // oneDNN's threads are OpenMP's: ours call it with one thread each. Weak: other builds of oneDNN have no OpenMP.
@@ -24,9 +24,10 @@ namespace {
 
 using dnnl::memory;
 
-constexpr std::int64_t kTileRows = 64;       // rows of one primitive, the last padded: bits do not depend on the row count
-constexpr std::int64_t kSliceOutputs = 256;  // outputs of one primitive, in a dense block (a strided one is slow in 2.6)
-constexpr std::int64_t kSmallest = 64 << 10; // elements of a weight worth packing
+constexpr std::int64_t kTileRows = 64;  // rows of one primitive, the last padded: bits do not depend on the row count
+constexpr std::int64_t kSliceOutputs =
+    256;  // outputs of one primitive, in a dense block (a strided one is slow in 2.6)
+constexpr std::int64_t kSmallest = 64 << 10;  // elements of a weight worth packing
 
 std::atomic<OnednnUse> onednn_use{OnednnUse::kWithTiles};
 
@@ -88,7 +89,8 @@ Slice make_slice(const LinearWeight& weight, std::int64_t parts, std::int64_t fi
   slice.scratchpad = description.scratchpad_desc();
   slice.weights = memory(slice.w, cpu_engine());
   const auto* rows = static_cast<const std::uint16_t*>(weight.data) + first * in_dim;
-  memory stored(memory::desc({in_dim, count}, Type::bf16, memory::format_tag::ba), cpu_engine(), const_cast<std::uint16_t*>(rows));
+  memory stored(memory::desc({in_dim, count}, Type::bf16, memory::format_tag::ba), cpu_engine(),
+                const_cast<std::uint16_t*>(rows));
   dnnl::stream stream(cpu_engine());
   dnnl::reorder(stored, slice.weights).execute(stream, stored, slice.weights);
   stream.wait();
@@ -127,7 +129,8 @@ void split_tile(const LinearProduct& p, std::int64_t parts, std::int64_t first, 
   }
 }
 
-void finish_tile(const LinearProduct& p, const Slice& slice, std::int64_t parts, std::int64_t first, const float* sums) {
+void finish_tile(const LinearProduct& p, const Slice& slice, std::int64_t parts, std::int64_t first,
+                 const float* sums) {
   for (std::int64_t r = 0; r < kTileRows && first + r < p.rows; ++r) {
     const float *hi = sums + r * slice.count, *lo = hi + kTileRows * slice.count;
     float* y = p.y + (first + r) * p.y_stride + slice.first;
@@ -150,14 +153,17 @@ OnednnScratch carve(const LinearWeight& weight, std::int64_t rows, ScratchLayout
           layout.take<std::uint16_t>(tiles * 2 * kTileRows * static_cast<std::size_t>(weight.in_dim))};
 }
 
-std::size_t sums_bytes(std::int64_t parts) { return static_cast<std::size_t>(parts * kTileRows * kSliceOutputs) * sizeof(float); }
+std::size_t sums_bytes(std::int64_t parts) {
+  return static_cast<std::size_t>(parts * kTileRows * kSliceOutputs) * sizeof(float);
+}
 
 void run_slice(const Slice& slice, std::uint16_t* x, std::byte* scratch, std::size_t sums_size) {
   const OneOmpThread one;
   dnnl::stream stream(cpu_engine());
   memory in(slice.x, cpu_engine(), x), out(slice.y, cpu_engine(), scratch);
   memory pad(slice.scratchpad, cpu_engine(), scratch + sums_size);
-  slice.product.execute(stream, {{DNNL_ARG_SRC, in}, {DNNL_ARG_WEIGHTS, slice.weights}, {DNNL_ARG_DST, out}, {DNNL_ARG_SCRATCHPAD, pad}});
+  slice.product.execute(
+      stream, {{DNNL_ARG_SRC, in}, {DNNL_ARG_WEIGHTS, slice.weights}, {DNNL_ARG_DST, out}, {DNNL_ARG_SCRATCHPAD, pad}});
   stream.wait();
 }
 
@@ -187,16 +193,19 @@ bool onednn_pack(Device& device, LinearWeight* weight, BackendError* error) {
     auto packed = std::make_unique<OnednnWeight>();
     packed->parts = device.bf16_products ? 1 : 2;
     for (std::int64_t first = 0; first < weight->out_dim; first += kSliceOutputs) {
-      packed->slices.push_back(make_slice(*weight, packed->parts, first, std::min(kSliceOutputs, weight->out_dim - first)));
+      packed->slices.push_back(
+          make_slice(*weight, packed->parts, first, std::min(kSliceOutputs, weight->out_dim - first)));
       if (sums_bytes(packed->parts) + packed->slices.back().scratchpad.get_size() > kThreadScratchBytes) return true;
     }
     weight->packed = packed.release();
     return true;
   } catch (const std::bad_alloc&) {
-    return backend_failure(error, CAIRN_STATUS_OUT_OF_MEMORY, "cpu: no memory to pack a weight of %d x %d", weight->out_dim, weight->in_dim);
+    return backend_failure(error, CAIRN_STATUS_OUT_OF_MEMORY, "cpu: no memory to pack a weight of %d x %d",
+                           weight->out_dim, weight->in_dim);
   } catch (const dnnl::error& failure) {
     if (failure.status != dnnl_out_of_memory) return true;  // no such product in this oneDNN: our own kernels take it
-    return backend_failure(error, CAIRN_STATUS_OUT_OF_MEMORY, "cpu: no memory to pack a weight of %d x %d", weight->out_dim, weight->in_dim);
+    return backend_failure(error, CAIRN_STATUS_OUT_OF_MEMORY, "cpu: no memory to pack a weight of %d x %d",
+                           weight->out_dim, weight->in_dim);
   }
 }
 
@@ -215,8 +224,10 @@ bool onednn_multiply(Device& device, const LinearProduct& p, void* memory) {
   const OnednnWeight& packed = *static_cast<const OnednnWeight*>(p.weight->packed);
   ScratchLayout layout(memory);
   const OnednnScratch s = carve(*p.weight, p.rows, layout);
-  const std::int64_t tiles = (p.rows + kTileRows - 1) / kTileRows, tile_elements = packed.parts * kTileRows * p.weight->in_dim;
-  device.pool.parallel_for(tiles, [&](std::int64_t tile) { split_tile(p, packed.parts, tile * kTileRows, s.x + tile * tile_elements); });
+  const std::int64_t tiles = (p.rows + kTileRows - 1) / kTileRows,
+                     tile_elements = packed.parts * kTileRows * p.weight->in_dim;
+  device.pool.parallel_for(
+      tiles, [&](std::int64_t tile) { split_tile(p, packed.parts, tile * kTileRows, s.x + tile * tile_elements); });
   const std::size_t sums_size = sums_bytes(packed.parts);
   std::atomic<bool> failed{false};
   device.pool.parallel_for(tiles * static_cast<std::int64_t>(packed.slices.size()), [&](std::int64_t item, int thread) {

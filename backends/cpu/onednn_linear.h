@@ -1,8 +1,8 @@
 // Prefill of bf16 weights by oneDNN, where the processor has tile registers (AMX). The only user of oneDNN.
 //
 // An f32 activation is split into two bf16 parts, hi + lo, whose products are summed in f32: the error is 2^-18 of each
-// activation, and two bf16 products still take half the time of one f32 product there. Without tiles oneDNN's bf16 is half as
-// fast as our own f32 kernels (86 against 138 GFLOP/s, M = 512, AVX512-BF16, one core), so those run instead.
+// activation, and two bf16 products still take half the time of one f32 product there. Without tiles oneDNN's bf16 is
+// half as fast as our own f32 kernels (86 against 138 GFLOP/s, M = 512, AVX512-BF16, one core), so those run instead.
 #pragma once
 
 #include "backends/cpu/linear_cpu.h"

@@ -26,7 +26,8 @@ void embed_rows(const EmbedArgs& a, std::int64_t begin, std::int64_t end) {
     switch (a.table_dtype) {
       case DType::kBF16: widen_row(halves, out, a.dim, [](const std::uint16_t* p) { return load_bf16(p); }); break;
       case DType::kF16: widen_row(halves, out, a.dim, [](const std::uint16_t* p) { return load_f16(p); }); break;
-      default: std::memcpy(out, static_cast<const float*>(a.table) + first, static_cast<std::size_t>(a.dim) * sizeof(float));
+      default:
+        std::memcpy(out, static_cast<const float*>(a.table) + first, static_cast<std::size_t>(a.dim) * sizeof(float));
     }
   }
 }
@@ -121,7 +122,8 @@ void rotate_row(const RopeArgs& a, float* x, const float* cosines, const float* 
   const std::int32_t half = a.rotary_dim / 2;
   for (std::int32_t h = 0; h < a.head_count; ++h, x += a.dim) {
     for_lanes(half, [&](std::int32_t i, int n) {
-      const Lanes left = read(x + i, n), right = read(x + half + i, n), c = read(cosines + i, n), s = read(sines + i, n);
+      const Lanes left = read(x + i, n), right = read(x + half + i, n), c = read(cosines + i, n),
+                  s = read(sines + i, n);
       write(x + i, n, fma(left, c, broadcast(0.0f) - right * s));
       write(x + half + i, n, fma(right, c, left * s));
     });

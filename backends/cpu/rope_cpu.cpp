@@ -17,7 +17,8 @@ struct RopeScratch {
 };
 
 RopeScratch carve(const RopeArgs& a, ScratchLayout& layout) {
-  const std::size_t half = static_cast<std::size_t>(a.rotary_dim) / 2, tokens = static_cast<std::size_t>(a.batch.token_count);
+  const std::size_t half = static_cast<std::size_t>(a.rotary_dim) / 2,
+                    tokens = static_cast<std::size_t>(a.batch.token_count);
   return {layout.take<double>(half), layout.take<float>(half * tokens), layout.take<float>(half * tokens)};
 }
 
@@ -30,7 +31,8 @@ std::size_t rope_scratch_bytes(const RopeArgs& a) {
 void turn_token(const RopeArgs& a, const RopeScratch& s, const RowKernels& kernels, std::int32_t b, std::int32_t t) {
   const std::int32_t half = a.rotary_dim / 2;
   const auto position = static_cast<double>(a.starts[b] + (t - a.batch.offsets_host[b]));
-  float *cosines = s.cosines + static_cast<std::int64_t>(t) * half, *sines = s.sines + static_cast<std::int64_t>(t) * half;
+  float *cosines = s.cosines + static_cast<std::int64_t>(t) * half,
+        *sines = s.sines + static_cast<std::int64_t>(t) * half;
   for (std::int32_t i = 0; i < half; ++i) {
     const double angle = position * s.frequency[i];
     cosines[i] = static_cast<float>(std::cos(angle));

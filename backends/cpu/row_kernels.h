@@ -6,7 +6,8 @@
 
 namespace cairn::cpu {
 
-/// A piece of a short convolution: tokens [begin, end) of sequence b (as rows of the batch), channels [channel_begin, channel_end).
+/// A piece of a short convolution: tokens [begin, end) of sequence b (as rows of the batch), channels [channel_begin,
+/// channel_end).
 struct ConvPiece {
   std::int32_t sequence, begin, end, channel_begin, channel_end;
 };
@@ -31,8 +32,14 @@ struct RowKernels {
 
 const RowKernels& row_kernels(Isa isa);
 
-namespace baseline { extern const RowKernels kRowKernels; }
-namespace avx2 { extern const RowKernels kRowKernels; }
-namespace avx512 { extern const RowKernels kRowKernels; }
+namespace baseline {
+extern const RowKernels kRowKernels;
+}
+namespace avx2 {
+extern const RowKernels kRowKernels;
+}
+namespace avx512 {
+extern const RowKernels kRowKernels;
+}
 
 }  // namespace cairn::cpu

@@ -26,17 +26,22 @@ std::int64_t width(const GateArgs& a) { return a.dim; }
 std::int64_t width(const SwigluArgs& a) { return a.dim; }
 std::int64_t width(const DecayGateArgs& a) { return static_cast<std::int64_t>(a.head_count) * a.rows; }
 template <class Args>
-std::int64_t width(const Args& a) { return static_cast<std::int64_t>(a.head_count) * a.dim; }
+std::int64_t width(const Args& a) {
+  return static_cast<std::int64_t>(a.head_count) * a.dim;
+}
 
 template <class Args>
-std::size_t no_scratch(const Args&) { return 0; }
+std::size_t no_scratch(const Args&) {
+  return 0;
+}
 
 template <class Args, void (*RowKernels::*kKernel)(const Args&, std::int64_t, std::int64_t)>
 void run_rows(BackendQueue* queue, const Args& a, void*) {
   Device& device = device_of(queue);
   const auto kernel = row_kernels(device.isa).*kKernel;
   const std::int64_t rows = std::max<std::int64_t>(1, kPieceElements / width(a));
-  device.pool.parallel_ranges(a.token_count, rows, [&](std::int64_t begin, std::int64_t end) { kernel(a, begin, end); });
+  device.pool.parallel_ranges(a.token_count, rows,
+                              [&](std::int64_t begin, std::int64_t end) { kernel(a, begin, end); });
 }
 
 template <class Args, void (*RowKernels::*kKernel)(const Args&, std::int64_t, std::int64_t)>

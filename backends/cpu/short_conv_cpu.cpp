@@ -1,4 +1,5 @@
-// short_conv: pieces of 64 tokens and 1,024 channels; a sequence of one piece also updates its tail there, others at the end.
+// short_conv: pieces of 64 tokens and 1,024 channels; a sequence of one piece also updates its tail there, others at
+// the end.
 #include <algorithm>
 #include <cstring>
 

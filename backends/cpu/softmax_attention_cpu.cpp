@@ -1,5 +1,5 @@
-// softmax_attention: tiles of 16 query rows (tokens times the query heads of one key head) over blocks of 64 positions; then the
-// new keys and values are stored. No memory grows with the context.
+// softmax_attention: tiles of 16 query rows (tokens times the query heads of one key head) over blocks of 64 positions;
+// then the new keys and values are stored. No memory grows with the context.
 #include <algorithm>
 #include <cstring>
 
@@ -35,8 +35,8 @@ std::int64_t tiles_of(const SoftmaxAttentionArgs& a, std::int32_t sequence) {
   return (tokens * (a.query_heads / a.kv_heads) + kAttentionRows - 1) / kAttentionRows;
 }
 
-void attend_tile(const SoftmaxAttentionArgs& a, const AttentionKernels& kernels, std::int32_t b, std::int32_t kv_head, std::int64_t tile_index,
-                 float* sums) {
+void attend_tile(const SoftmaxAttentionArgs& a, const AttentionKernels& kernels, std::int32_t b, std::int32_t kv_head,
+                 std::int64_t tile_index, float* sums) {
   const std::int32_t first_row = a.batch.offsets_host[b], group = a.query_heads / a.kv_heads;
   const std::int64_t tokens = a.batch.offsets_host[b + 1] - first_row, start = a.starts[b];
   const std::int64_t begin = tile_index * kAttentionRows, end = std::min(begin + kAttentionRows, tokens * group);
@@ -100,7 +100,8 @@ void softmax_attention_run(BackendQueue* queue, const SoftmaxAttentionArgs& a, v
 }  // namespace
 
 void override_softmax_attention(OpTable& ops) {
-  ops.softmax_attention = {softmax_attention_unsupported_reason, softmax_attention_scratch_bytes, softmax_attention_run};
+  ops.softmax_attention = {softmax_attention_unsupported_reason, softmax_attention_scratch_bytes,
+                           softmax_attention_run};
 }
 
 }  // namespace cairn::cpu

@@ -14,7 +14,8 @@
 namespace cairn::cpu {
 namespace {
 
-// Between two operators of a step pass a few microseconds: spinning that long saves the wake-up (~5 us and a system call).
+// Between two operators of a step pass a few microseconds: spinning that long saves the wake-up (~5 us and a system
+// call).
 constexpr auto kSpinTime = std::chrono::microseconds(40);
 
 void pause_briefly() {

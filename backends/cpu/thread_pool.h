@@ -1,7 +1,8 @@
-// The device's own threads. Workers spin for a moment after each piece of work, then park: the host program keeps its cores.
+// The device's own threads. Workers spin for a moment after each piece of work, then park: the host program keeps its
+// cores.
 //
-// Work is cut into items by the operator, from shapes alone; which thread takes an item is decided as they come. Results
-// therefore do not depend on the number of threads, as long as an item's result does not depend on its thread.
+// Work is cut into items by the operator, from shapes alone; which thread takes an item is decided as they come.
+// Results therefore do not depend on the number of threads, as long as an item's result does not depend on its thread.
 #pragma once
 
 #include <atomic>
@@ -17,7 +18,8 @@ int usable_core_count();
 
 class ThreadPool {
  public:
-  /// thread_count: with the calling thread; 0 means usable_core_count(). Fewer are started when the system refuses more.
+  /// thread_count: with the calling thread; 0 means usable_core_count(). Fewer are started when the system refuses
+  /// more.
   explicit ThreadPool(int thread_count);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -25,10 +27,10 @@ class ThreadPool {
 
   int thread_count() const { return static_cast<int>(workers_.size()) + 1; }
 
-  /// Calls fn(item) or fn(item, thread) for every item in [0, count), and returns when all are done. The calling thread takes
-  /// part; thread lies in [0, thread_count()), for a piece of scratch per thread. Inside a region, or while another thread has
-  /// the workers, all items run on the calling thread (as thread 0): no waiting, no deadlock, never more threads than callers
-  /// and workers.
+  /// Calls fn(item) or fn(item, thread) for every item in [0, count), and returns when all are done. The calling thread
+  /// takes part; thread lies in [0, thread_count()), for a piece of scratch per thread. Inside a region, or while
+  /// another thread has the workers, all items run on the calling thread (as thread 0): no waiting, no deadlock, never
+  /// more threads than callers and workers.
   template <class F>
   void parallel_for(std::int64_t count, const F& fn) {
     static_assert(std::is_invocable_v<const F&, std::int64_t> || std::is_invocable_v<const F&, std::int64_t, int>);
@@ -43,7 +45,8 @@ class ThreadPool {
     run(count, call, &fn);
   }
 
-  /// Calls fn(begin, end) over [0, total) in pieces of `grain`: for element-wise work. One piece runs on the calling thread.
+  /// Calls fn(begin, end) over [0, total) in pieces of `grain`: for element-wise work. One piece runs on the calling
+  /// thread.
   template <class F>
   void parallel_ranges(std::int64_t total, std::int64_t grain, const F& fn) {
     parallel_for((total + grain - 1) / grain, [&](std::int64_t i) {

@@ -1,8 +1,9 @@
-// One vector of f32 and the few operations that kernels need, for the instruction set that the including file is compiled for.
+// One vector of f32 and the few operations that kernels need, for the instruction set that the including file is
+// compiled for.
 //
-// A kernel is written once, in a header "<stem>_kernels.inc.h", and compiled by <stem>_baseline.cpp, <stem>_avx2.cpp and
-// <stem>_avx512.cpp, each of which defines CAIRN_ISA as its own namespace. Nothing in those three files may call inline
-// functions of other headers (std::max, containers): the linker might keep the AVX copy for everyone.
+// A kernel is written once, in a header "<stem>_kernels.inc.h", and compiled by <stem>_baseline.cpp, <stem>_avx2.cpp
+// and <stem>_avx512.cpp, each of which defines CAIRN_ISA as its own namespace. Nothing in those three files may call
+// inline functions of other headers (std::max, containers): the linker might keep the AVX copy for everyone.
 #pragma once
 
 #ifndef CAIRN_ISA
@@ -26,8 +27,12 @@ inline Lanes load(const float* p) { return _mm512_loadu_ps(p); }
 inline void store(float* p, Lanes x) { _mm512_storeu_ps(p, x); }
 inline Lanes broadcast(float x) { return _mm512_set1_ps(x); }
 /// The first n of kLanes elements; the other lanes are 0.
-inline Lanes load_first(const float* p, int n) { return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p); }
-inline void store_first(float* p, int n, Lanes x) { _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), x); }
+inline Lanes load_first(const float* p, int n) {
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
+}
+inline void store_first(float* p, int n, Lanes x) {
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), x);
+}
 inline Lanes fma(Lanes a, Lanes b, Lanes c) { return _mm512_fmadd_ps(a, b, c); }
 /// b where either is NaN.
 inline Lanes max(Lanes a, Lanes b) { return _mm512_max_ps(a, b); }
@@ -71,7 +76,9 @@ inline Lanes select_less(Lanes x, Lanes y, Lanes a, Lanes b) {
   return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, y, _CMP_LT_OQ));
 }
 inline Lanes round_to_even(Lanes x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-inline Lanes power_of_two(__m256i n) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23)); }
+inline Lanes power_of_two(__m256i n) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+}
 /// For n in [-252, 254]: in two steps, so that the result may be denormal or infinite.
 inline Lanes scale_by_power(Lanes x, Lanes n) {
   const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
@@ -81,7 +88,9 @@ inline Lanes load_bf16(const std::uint16_t* p) {
   return _mm256_castsi256_ps(
       _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16));
 }
-inline Lanes load_f16(const std::uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+inline Lanes load_f16(const std::uint16_t* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
 inline Lanes load_i8(const std::int8_t* p) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
@@ -147,7 +156,8 @@ inline Lanes load_bf16(const std::uint16_t* p) {
 }
 inline float f16_to_f32(std::uint16_t half) {
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000) << 16, magnitude = half & 0x7fff;
-  std::uint32_t bits = (magnitude << 13) + (magnitude >= 0x7c00 ? 0x70000000u : 0x38000000u);  // rebias; infinity and NaN
+  std::uint32_t bits =
+      (magnitude << 13) + (magnitude >= 0x7c00 ? 0x70000000u : 0x38000000u);  // rebias; infinity and NaN
   float x;
   std::memcpy(&x, &bits, sizeof x);
   if (magnitude < 0x400) x = static_cast<float>(magnitude) * 0x1p-24f;  // zero and denormals
@@ -195,7 +205,8 @@ inline void sum4(Lanes a, Lanes b, Lanes c, Lanes d, float* out) {
   const __m128 a4 = fold_to_4(a), b4 = fold_to_4(b), c4 = fold_to_4(c), d4 = fold_to_4(d);
   const __m128 ab = _mm_add_ps(_mm_movelh_ps(a4, b4), _mm_movehl_ps(b4, a4));
   const __m128 cd = _mm_add_ps(_mm_movelh_ps(c4, d4), _mm_movehl_ps(d4, c4));
-  const __m128 even = _mm_shuffle_ps(ab, cd, _MM_SHUFFLE(2, 0, 2, 0)), odd = _mm_shuffle_ps(ab, cd, _MM_SHUFFLE(3, 1, 3, 1));
+  const __m128 even = _mm_shuffle_ps(ab, cd, _MM_SHUFFLE(2, 0, 2, 0)),
+               odd = _mm_shuffle_ps(ab, cd, _MM_SHUFFLE(3, 1, 3, 1));
   _mm_storeu_ps(out, _mm_add_ps(even, odd));
 #else
   out[0] = sum(a);
@@ -220,7 +231,8 @@ inline void sum16(const Lanes (*x)[4], float* out, std::int64_t stride) {
   };
   const Lanes even = fold_2(row[0], row[1]), odd = fold_2(row[2], row[3]);
   const Lanes columns = _mm512_shuffle_ps(even, odd, 0x88) + _mm512_shuffle_ps(even, odd, 0xdd);
-  const Lanes rows = _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), columns);
+  const Lanes rows =
+      _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), columns);
   _mm_storeu_ps(out, _mm512_castps512_ps128(rows));
   _mm_storeu_ps(out + stride, _mm512_extractf32x4_ps(rows, 1));
   _mm_storeu_ps(out + 2 * stride, _mm512_extractf32x4_ps(rows, 2));
@@ -230,7 +242,8 @@ inline void sum16(const Lanes (*x)[4], float* out, std::int64_t stride) {
 #endif
 }
 
-/// e^x within 2 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial of degree 7 in r. 0 below -104, infinity above 89.
+/// e^x within 2 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial of degree 7 in r. 0 below -104, infinity
+/// above 89.
 inline Lanes exp(Lanes x) {
   x = max(broadcast(-105.0f), min(broadcast(90.0f), x));
   const Lanes n = round_to_even(x * broadcast(1.44269504f));

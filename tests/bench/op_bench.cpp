@@ -1,8 +1,9 @@
 // op_bench [--backend NAME] [--threads N] [--reps N] [--json] OP [SIZE=VALUE ...] [, OP ...]
 //
-// One operator of ops.inc at a time, on any backend (linked in, or a plug-in in CAIRN_BACKEND_PATH): median time, GB/s and GFLOP/s of what it cannot avoid, and the share of
-// the limit that this same run measured: the slower of its bytes at the speed of a plain read (host memory) or copy (device
-// memory), and its products at the speed of a large f32 or native matrix product. "all" runs every operator by default sizes.
+// One operator of ops.inc at a time, on any backend (linked in, or a plug-in in CAIRN_BACKEND_PATH): median time, GB/s
+// and GFLOP/s of what it cannot avoid, and the share of the limit that this same run measured: the slower of its bytes
+// at the speed of a plain read (host memory) or copy (device memory), and its products at the speed of a large f32 or
+// native matrix product. "all" runs every operator by default sizes.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -55,7 +56,8 @@ double median_seconds(Rig& rig, const std::function<void()>& run, int repetition
 /// Bytes per second of `threads` threads that read 256 MiB each once, best of three.
 double read_bandwidth(int threads) {
   constexpr std::size_t kWords = 32u << 20;
-  std::vector<std::vector<std::uint64_t>> blocks(static_cast<std::size_t>(threads), std::vector<std::uint64_t>(kWords, 1));
+  std::vector<std::vector<std::uint64_t>> blocks(static_cast<std::size_t>(threads),
+                                                 std::vector<std::uint64_t>(kWords, 1));
   double best = 0;
   for (int round = 0; round < 3; ++round) {
     std::atomic<std::uint64_t> keep{0};
@@ -109,25 +111,33 @@ Limits measure_limits(const Backend& backend, std::int32_t threads) {
   return limits;
 }
 
-void report(const Options& options, const std::string& op, const Shape& shape, const Case& c, double seconds, int threads, const Limits& limits) {
+void report(const Options& options, const std::string& op, const Shape& shape, const Case& c, double seconds,
+            int threads, const Limits& limits) {
   std::string sizes;
   for (const auto& [name, value] : shape.used()) {
-    sizes += (sizes.empty() ? "" : options.json ? ", " : " ") + (options.json ? "\"" + name + "\": " : name + "=") + std::to_string(value);
+    sizes += (sizes.empty()  ? ""
+              : options.json ? ", "
+                             : " ") +
+             (options.json ? "\"" + name + "\": " : name + "=") + std::to_string(value);
   }
-  const double limit = std::max(c.bytes / limits.bytes_per_second, c.flops / limits.flops_per_second), share = limit / seconds;
+  const double limit = std::max(c.bytes / limits.bytes_per_second, c.flops / limits.flops_per_second),
+               share = limit / seconds;
   const double gigabytes = c.bytes / seconds / 1e9, gigaflops = c.flops / seconds / 1e9;
   if (options.json) {
-    std::printf("{\"op\": \"%s\", \"backend\": \"%s\", \"threads\": %d, \"sizes\": {%s}, \"median_us\": %.2f, \"gb_s\": %.2f, "
-                "\"gflop_s\": %.1f, \"limit_us\": %.2f, \"share_of_limit\": %.3f}\n",
-                op.c_str(), options.backend.c_str(), threads, sizes.c_str(), seconds * 1e6, gigabytes, gigaflops, limit * 1e6, share);
+    std::printf(
+        "{\"op\": \"%s\", \"backend\": \"%s\", \"threads\": %d, \"sizes\": {%s}, \"median_us\": %.2f, \"gb_s\": %.2f, "
+        "\"gflop_s\": %.1f, \"limit_us\": %.2f, \"share_of_limit\": %.3f}\n",
+        op.c_str(), options.backend.c_str(), threads, sizes.c_str(), seconds * 1e6, gigabytes, gigaflops, limit * 1e6,
+        share);
   } else {
-    std::printf("%-18s %12.1f us %8.2f GB/s %8.1f GFLOP/s %6.1f %%  %s\n", op.c_str(), seconds * 1e6, gigabytes, gigaflops, 100 * share,
-                sizes.c_str());
+    std::printf("%-18s %12.1f us %8.2f GB/s %8.1f GFLOP/s %6.1f %%  %s\n", op.c_str(), seconds * 1e6, gigabytes,
+                gigaflops, 100 * share, sizes.c_str());
   }
   std::fflush(stdout);
 }
 
-void bench(const Backend& backend, const Options& options, const std::string& op, std::map<std::string, std::int64_t> sizes, const Limits& limits) {
+void bench(const Backend& backend, const Options& options, const std::string& op,
+           std::map<std::string, std::int64_t> sizes, const Limits& limits) {
   Rig rig(backend, options.threads);
   Shape shape(std::move(sizes));
   shape.op = op;
@@ -166,23 +176,33 @@ int run(int argc, char** argv) {
     const std::string word = argv[i];
     const auto value = [&] { return i + 1 < argc ? argv[++i] : ""; };
     const std::size_t equals = word.find('=');
-    if (word == "--backend") options.backend = value();
-    else if (word == "--threads") options.threads = std::atoi(value());
-    else if (word == "--reps") options.repetitions = std::atoi(value());
-    else if (word == "--json") options.json = true;
-    else if (word == "all") for (const std::string& name : op_names()) cases.push_back({name, {}});
-    else if (equals != std::string::npos && !cases.empty()) cases.back().second[word.substr(0, equals)] = std::atoll(word.c_str() + equals + 1);
-    else if (word != ",") cases.push_back({word, {}});
+    if (word == "--backend")
+      options.backend = value();
+    else if (word == "--threads")
+      options.threads = std::atoi(value());
+    else if (word == "--reps")
+      options.repetitions = std::atoi(value());
+    else if (word == "--json")
+      options.json = true;
+    else if (word == "all")
+      for (const std::string& name : op_names()) cases.push_back({name, {}});
+    else if (equals != std::string::npos && !cases.empty())
+      cases.back().second[word.substr(0, equals)] = std::atoll(word.c_str() + equals + 1);
+    else if (word != ",")
+      cases.push_back({word, {}});
   }
   std::string reason;
   const Backend* backend = test::find_backend(options.backend, &reason);
   if (!backend || cases.empty()) {
-    std::fprintf(stderr, "op_bench: %s\nusage: op_bench [--backend B] [--threads N] [--reps N] [--json] OP|all [SIZE=VALUE ...]\n",
-                 backend ? "no operator named" : reason.c_str());
+    std::fprintf(
+        stderr,
+        "op_bench: %s\nusage: op_bench [--backend B] [--threads N] [--reps N] [--json] OP|all [SIZE=VALUE ...]\n",
+        backend ? "no operator named" : reason.c_str());
     return 2;
   }
   const Limits limits = measure_limits(*backend, options.threads);
-  std::fprintf(stderr, "limits of this run: %.1f GB/s, %.0f GFLOP/s\n", limits.bytes_per_second / 1e9, limits.flops_per_second / 1e9);
+  std::fprintf(stderr, "limits of this run: %.1f GB/s, %.0f GFLOP/s\n", limits.bytes_per_second / 1e9,
+               limits.flops_per_second / 1e9);
   for (const auto& [op, sizes] : cases) bench(*backend, options, op, sizes, limits);
   return 0;
 }

@@ -1,4 +1,5 @@
-// What a benchmark case is: an operator bound to arguments of some shape, with the bytes and products that it cannot avoid.
+// What a benchmark case is: an operator bound to arguments of some shape, with the bytes and products that it cannot
+// avoid.
 #pragma once
 
 #include <functional>
@@ -68,9 +69,9 @@ class Rig {
 };
 
 struct Case {
-  std::string trouble;         ///< not empty: the operator refuses
-  std::function<void()> run;   ///< queues one run
-  double bytes = 0;            ///< that must cross memory: weights, states, rows in and out
+  std::string trouble;        ///< not empty: the operator refuses
+  std::function<void()> run;  ///< queues one run
+  double bytes = 0;           ///< that must cross memory: weights, states, rows in and out
   double flops = 0;
 };
 

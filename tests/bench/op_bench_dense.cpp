@@ -12,8 +12,14 @@ DType weight_type(Shape& shape) { return static_cast<DType>(shape.get("W", stati
 Case make_args(Rig& rig, Shape& s, EmbedArgs& a) {
   const std::int32_t tokens = s.get("T", 512), dim = s.get("D", 1024), vocab = s.get("V", 8192);
   std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
-  for (std::int32_t t = 0; t < tokens; ++t) ids[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(t * 7919LL % vocab);
-  a = {rig.dtype(), tokens, dim, rig.upload(ids), rig.weight(vocab, dim, DType::kBF16).data, DType::kBF16,
+  for (std::int32_t t = 0; t < tokens; ++t)
+    ids[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(t * 7919LL % vocab);
+  a = {rig.dtype(),
+       tokens,
+       dim,
+       rig.upload(ids),
+       rig.weight(vocab, dim, DType::kBF16).data,
+       DType::kBF16,
        {rig.activations(static_cast<std::int64_t>(tokens) * dim), dim}};
   return {"", {}, tokens * dim * (2 + element_bytes(rig)), 0};
 }
@@ -22,7 +28,11 @@ Case make_args(Rig& rig, Shape& s, GatherRowsArgs& a) {
   const std::int32_t rows = s.get("R", 64), dim = s.get("D", 1024);
   std::vector<std::int32_t> index(static_cast<std::size_t>(rows));
   for (std::int32_t i = 0; i < rows; ++i) index[static_cast<std::size_t>(i)] = rows - 1 - i;
-  a = {rig.dtype(), rows, dim, rig.upload(index), {rig.activations(static_cast<std::int64_t>(rows) * dim), dim},
+  a = {rig.dtype(),
+       rows,
+       dim,
+       rig.upload(index),
+       {rig.activations(static_cast<std::int64_t>(rows) * dim), dim},
        {rig.activations(static_cast<std::int64_t>(rows) * dim), dim}};
   return {"", {}, 2.0 * rows * dim * element_bytes(rig), 0};
 }
@@ -39,7 +49,8 @@ Case make_args(Rig& rig, Shape& s, LinearArgs& a) {
   a.in = {rig.activations(static_cast<std::int64_t>(tokens) * in_dim), in_dim};
   a.out = {rig.activations(static_cast<std::int64_t>(tokens) * out_dim), out_dim};
   const double weights = static_cast<double>(out_dim) * in_dim;
-  return {"", {}, weights * dtype_bits(type) / 8 + tokens * (in_dim + out_dim) * element_bytes(rig), 2 * weights * tokens};
+  return {
+      "", {}, weights * dtype_bits(type) / 8 + tokens * (in_dim + out_dim) * element_bytes(rig), 2 * weights * tokens};
 }
 
 Case make_args(Rig& rig, Shape& s, RmsNormArgs& a) {
@@ -54,13 +65,24 @@ Case make_args(Rig& rig, Shape& s, RmsNormArgs& a) {
 Case make_args(Rig& rig, Shape& s, GatedRmsNormArgs& a) {
   const std::int32_t tokens = s.get("T", 512), heads = s.get("H", 16), dim = s.get("D", 128), width = heads * dim;
   const std::int64_t count = static_cast<std::int64_t>(tokens) * width;
-  a = {rig.dtype(), NormKind::kRms, GateKind::kSilu, tokens, heads, dim, 1e-6f, rig.numbers(dim, 0.5f, 1.5f), nullptr,
-       {rig.activations(count), width}, {rig.activations(count), width}, {rig.activations(count), width}};
+  a = {rig.dtype(),
+       NormKind::kRms,
+       GateKind::kSilu,
+       tokens,
+       heads,
+       dim,
+       1e-6f,
+       rig.numbers(dim, 0.5f, 1.5f),
+       nullptr,
+       {rig.activations(count), width},
+       {rig.activations(count), width},
+       {rig.activations(count), width}};
   return {"", {}, 3.0 * static_cast<double>(count) * element_bytes(rig), 0};
 }
 
 Case make_args(Rig& rig, Shape& s, ShortConvArgs& a) {
-  const std::int32_t sequences = s.get("B", 1), tokens = s.get("T", 512), channels = s.get("C", 6144), size = s.get("n", 4);
+  const std::int32_t sequences = s.get("B", 1), tokens = s.get("T", 512), channels = s.get("C", 6144),
+                     size = s.get("n", 4);
   a.dtype = rig.dtype();
   a.activation = GateKind::kSilu;
   a.batch = rig.batch(sequences, tokens);
@@ -68,7 +90,8 @@ Case make_args(Rig& rig, Shape& s, ShortConvArgs& a) {
   a.kernel_size = size;
   a.weight = rig.numbers(static_cast<std::int64_t>(channels) * size, -1, 1);
   std::vector<float*> tails;
-  for (std::int32_t b = 0; b < sequences; ++b) tails.push_back(rig.numbers(static_cast<std::int64_t>(size - 1) * channels, -1, 1));
+  for (std::int32_t b = 0; b < sequences; ++b)
+    tails.push_back(rig.numbers(static_cast<std::int64_t>(size - 1) * channels, -1, 1));
   a.tails = rig.upload(tails);
   const std::int64_t count = static_cast<std::int64_t>(a.batch.token_count) * channels;
   a.in = {rig.activations(count), channels};
@@ -79,30 +102,57 @@ Case make_args(Rig& rig, Shape& s, ShortConvArgs& a) {
 Case make_args(Rig& rig, Shape& s, FeatureMapArgs& a) {
   const std::int32_t tokens = s.get("T", 512), heads = s.get("H", 16), dim = s.get("D", 128), width = heads * dim;
   const std::int64_t count = static_cast<std::int64_t>(tokens) * width;
-  a = {rig.dtype(), rig.dtype(), static_cast<FeatureMap>(s.get("map", static_cast<int>(FeatureMap::kL2))), tokens, heads, dim, 1, 1,
-       {rig.activations(count), width}, {rig.activations(count), width}};
+  a = {rig.dtype(),
+       rig.dtype(),
+       static_cast<FeatureMap>(s.get("map", static_cast<int>(FeatureMap::kL2))),
+       tokens,
+       heads,
+       dim,
+       1,
+       1,
+       {rig.activations(count), width},
+       {rig.activations(count), width}};
   return {"", {}, 2.0 * static_cast<double>(count) * element_bytes(rig), 0};
 }
 
 Case make_args(Rig& rig, Shape& s, DecayGateArgs& a) {
   const std::int32_t tokens = s.get("T", 512), heads = s.get("H", 16), rows = s.get("K", 128), width = heads * rows;
   const std::int64_t count = static_cast<std::int64_t>(tokens) * width;
-  a = {rig.dtype(), DecayKind::kSoftplus, 16, tokens, heads, rows, rig.numbers(heads, -1, 1), rig.numbers(width, -4, -1),
-       {rig.activations(count), width}, rig.numbers(count, 0, 1)};
+  a = {rig.dtype(),
+       DecayKind::kSoftplus,
+       16,
+       tokens,
+       heads,
+       rows,
+       rig.numbers(heads, -1, 1),
+       rig.numbers(width, -4, -1),
+       {rig.activations(count), width},
+       rig.numbers(count, 0, 1)};
   return {"", {}, static_cast<double>(count) * (element_bytes(rig) + 4), 0};
 }
 
 Case make_args(Rig& rig, Shape& s, AddArgs& a) {
   const std::int32_t tokens = s.get("T", 512), dim = s.get("D", 1024);
   const std::int64_t count = static_cast<std::int64_t>(tokens) * dim;
-  a = {rig.dtype(), tokens, dim, nullptr, {rig.activations(count), dim}, {rig.activations(count), dim}, {rig.activations(count), dim}};
+  a = {rig.dtype(),
+       tokens,
+       dim,
+       nullptr,
+       {rig.activations(count), dim},
+       {rig.activations(count), dim},
+       {rig.activations(count), dim}};
   return {"", {}, 3.0 * static_cast<double>(count) * element_bytes(rig), 0};
 }
 
 Case make_args(Rig& rig, Shape& s, GateArgs& a) {
   const std::int32_t tokens = s.get("T", 512), dim = s.get("D", 2048);
   const std::int64_t count = static_cast<std::int64_t>(tokens) * dim;
-  a = {rig.dtype(), GateKind::kSigmoid, tokens, dim, {rig.activations(count), dim}, {rig.activations(count), dim},
+  a = {rig.dtype(),
+       GateKind::kSigmoid,
+       tokens,
+       dim,
+       {rig.activations(count), dim},
+       {rig.activations(count), dim},
        {rig.activations(count), dim}};
   return {"", {}, 3.0 * static_cast<double>(count) * element_bytes(rig), 0};
 }
@@ -110,20 +160,34 @@ Case make_args(Rig& rig, Shape& s, GateArgs& a) {
 Case make_args(Rig& rig, Shape& s, SwigluArgs& a) {
   const std::int32_t tokens = s.get("T", 512), dim = s.get("D", 3584);
   const std::int64_t count = static_cast<std::int64_t>(tokens) * dim;
-  a = {rig.dtype(), tokens, dim, {rig.activations(count), dim}, {rig.activations(count), dim}, {rig.activations(count), dim}};
+  a = {rig.dtype(),
+       tokens,
+       dim,
+       {rig.activations(count), dim},
+       {rig.activations(count), dim},
+       {rig.activations(count), dim}};
   return {"", {}, 3.0 * static_cast<double>(count) * element_bytes(rig), 0};
 }
 
 Case make_args(Rig& rig, Shape& s, CrossLayerAddArgs& a) {
   const std::int32_t tokens = s.get("T", 512), heads = s.get("H", 16), dim = s.get("D", 128), width = heads * dim;
   const std::int64_t count = static_cast<std::int64_t>(tokens) * width;
-  a = {rig.dtype(), tokens, heads, dim, rig.numbers(heads, 0, 1), 1, 0, {rig.activations(count), width},
-       {rig.activations(count), width}, {rig.activations(count), width}};
+  a = {rig.dtype(),
+       tokens,
+       heads,
+       dim,
+       rig.numbers(heads, 0, 1),
+       1,
+       0,
+       {rig.activations(count), width},
+       {rig.activations(count), width},
+       {rig.activations(count), width}};
   return {"", {}, 3.0 * static_cast<double>(count) * element_bytes(rig), 0};
 }
 
 Case make_args(Rig& rig, Shape& s, MoeArgs& a) {
-  const std::int32_t tokens = s.get("T", 64), dim = s.get("D", 1024), hidden = s.get("F", 512), experts = s.get("E", 64);
+  const std::int32_t tokens = s.get("T", 64), dim = s.get("D", 1024), hidden = s.get("F", 512),
+                     experts = s.get("E", 64);
   static std::vector<LinearWeight> gate, up, down;  // one case at a time
   gate.clear(), up.clear(), down.clear();
   for (std::int32_t e = 0; e < experts; ++e) {

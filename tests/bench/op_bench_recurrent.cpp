@@ -1,13 +1,15 @@
 // Benchmark cases of attention and of the recurrent mixers. B sequences of T tokens each, H heads, K and V head dims.
-#include "tests/bench/op_bench_cases.h"
-
 #include <cmath>
+
+#include "tests/bench/op_bench_cases.h"
 
 namespace cairn::bench {
 namespace {
 
 double element_bytes(const Rig& rig) { return rig.dtype() == DType::kF32 ? 4 : 2; }
-Phase phase_of(const Batch& batch) { return batch.token_count == batch.sequence_count ? Phase::kDecode : Phase::kPrefill; }
+Phase phase_of(const Batch& batch) {
+  return batch.token_count == batch.sequence_count ? Phase::kDecode : Phase::kPrefill;
+}
 
 Rows rows(Rig& rig, std::int64_t tokens, std::int32_t width) { return {rig.activations(tokens * width), width}; }
 
@@ -26,11 +28,13 @@ std::vector<float*> states(Rig& rig, std::int32_t sequences, std::int64_t count)
   return result;
 }
 
-const KvCache* caches(Rig& rig, std::int32_t sequences, std::int32_t capacity, std::int32_t key_row, std::int32_t value_row) {
+const KvCache* caches(Rig& rig, std::int32_t sequences, std::int32_t capacity, std::int32_t key_row,
+                      std::int32_t value_row) {
   std::vector<KvCache> result;
   for (std::int32_t b = 0; b < sequences; ++b) {
     result.push_back({rig.numbers(static_cast<std::int64_t>(capacity) * key_row, -1, 1),
-                      value_row ? rig.numbers(static_cast<std::int64_t>(capacity) * value_row, -1, 1) : nullptr, capacity});
+                      value_row ? rig.numbers(static_cast<std::int64_t>(capacity) * value_row, -1, 1) : nullptr,
+                      capacity});
   }
   return rig.upload(result);
 }
@@ -76,7 +80,10 @@ Case make_args(Rig& rig, Shape& s, SoftmaxAttentionArgs& a) {
     pairs += seen;
     read = seen;
   }
-  return {"", {}, sequences * (read * (key_row + value_row) * 4 + 2.0 * tokens * a.query_heads * (a.key_dim + a.value_dim) * element_bytes(rig)),
+  return {"",
+          {},
+          sequences * (read * (key_row + value_row) * 4 +
+                       2.0 * tokens * a.query_heads * (a.key_dim + a.value_dim) * element_bytes(rig)),
           2.0 * sequences * pairs * a.query_heads * (a.key_dim + a.value_dim)};
 }
 
@@ -103,8 +110,11 @@ Case make_args(Rig& rig, Shape& s, LatentAttentionArgs& a) {
   a.shared_key = rows(rig, a.batch.token_count, a.shared_dim);
   a.out = rows(rig, a.batch.token_count, a.head_count * a.value_dim);
   const double pairs = sequences * (static_cast<double>(tokens) * start + 0.5 * tokens * (tokens + 1.0));
-  return {"", {}, 2.0 * kv_b.out_dim * kv_b.in_dim + 4.0 * sequences * (start + tokens) * (a.rank + a.shared_dim),
-          2.0 * a.head_count * pairs * (2.0 * a.rank + a.shared_dim) + 2.0 * a.batch.token_count * kv_b.out_dim * kv_b.in_dim};
+  return {"",
+          {},
+          2.0 * kv_b.out_dim * kv_b.in_dim + 4.0 * sequences * (start + tokens) * (a.rank + a.shared_dim),
+          2.0 * a.head_count * pairs * (2.0 * a.rank + a.shared_dim) +
+              2.0 * a.batch.token_count * kv_b.out_dim * kv_b.in_dim};
 }
 
 Case make_args(Rig& rig, Shape& s, DeltaRuleArgs& a) {
@@ -137,7 +147,10 @@ Case make_args(Rig& rig, Shape& s, DeltaRuleArgs& a) {
   a.states = rig.upload(states(rig, sequences, state));
   a.out = rows(rig, all, a.value_heads * a.value_dim);
   const double row = (2.0 * a.key_heads * a.key_dim + 2.0 * a.value_heads * a.value_dim) * element_bytes(rig);
-  return {"", {}, 8.0 * sequences * static_cast<double>(state) + static_cast<double>(all) * row, 6.0 * static_cast<double>(all) * static_cast<double>(state)};
+  return {"",
+          {},
+          8.0 * sequences * static_cast<double>(state) + static_cast<double>(all) * row,
+          6.0 * static_cast<double>(all) * static_cast<double>(state)};
 }
 
 Case make_args(Rig& rig, Shape& s, SparseGdnArgs& a) {
@@ -163,7 +176,8 @@ Case make_args(Rig& rig, Shape& s, SseArgs& a) {
   a.value_dim = s.get("V", 128);
   a.partition_count = s.get("P", 4);
   a.top_k = s.get("k", 1);
-  const std::int64_t all = a.batch.token_count, state = static_cast<std::int64_t>(a.head_count) * a.key_dim * a.value_dim;
+  const std::int64_t all = a.batch.token_count,
+                     state = static_cast<std::int64_t>(a.head_count) * a.key_dim * a.value_dim;
   a.route_logits = rig.numbers(all * a.partition_count, -2, 2);
   a.q = rows(rig, all, a.head_count * a.key_dim);
   a.k = rows(rig, all, a.head_count * a.key_dim);
@@ -175,7 +189,10 @@ Case make_args(Rig& rig, Shape& s, SseArgs& a) {
   a.shared_states = rig.upload(states(rig, sequences, state));
   a.out = rows(rig, all, a.head_count * a.value_dim);
   const double touched = tokens > 1 ? a.partition_count + 1 : a.top_k + 1;
-  return {"", {}, 8.0 * sequences * touched * static_cast<double>(state) + 5.0 * static_cast<double>(all) * a.head_count * a.key_dim * element_bytes(rig),
+  return {"",
+          {},
+          8.0 * sequences * touched * static_cast<double>(state) +
+              5.0 * static_cast<double>(all) * a.head_count * a.key_dim * element_bytes(rig),
           4.0 * static_cast<double>(all) * (a.top_k + 1) * static_cast<double>(state)};
 }
 
@@ -199,7 +216,8 @@ Case make_args(Rig& rig, Shape& s, SdmArgs& a) {
   while (a.rows_per_slab < slots) a.rows_per_slab *= 2;
   std::vector<SdmTable> tables;
   for (std::int32_t b = 0; b < sequences; ++b) {
-    const std::vector<float*> slabs = {static_cast<float*>(rig.allocate(static_cast<std::size_t>(slots * a.value_dim) * sizeof(float)))};
+    const std::vector<float*> slabs = {
+        static_cast<float*>(rig.allocate(static_cast<std::size_t>(slots * a.value_dim) * sizeof(float)))};
     tables.push_back({rig.upload(std::vector<std::int32_t>(static_cast<std::size_t>(slots), -1)), rig.upload(slabs),
                       rig.upload(std::vector<std::int32_t>{0, 0})});
   }
