@@ -144,18 +144,22 @@ TEST_CASE("a ragged batch gives every sequence the bits it gets alone") {
   }
 }
 
-TEST_CASE("all logits of a prompt are the last logits of its prefixes") {
+TEST_CASE("all logits of a prompt are the last logits of its prefixes of whole chunks") {
   const Bench bench("cpu");
-  const std::vector<std::int32_t> tokens = random_tokens(70);
-  const auto all = bench.state(), prefix = bench.state();
+  const std::vector<std::int32_t> tokens = random_tokens(200);
+  const auto all = bench.state();
   const SequenceInput input{all.get(), tokens, LogitsWanted::kAll};
 
   REQUIRE(bench.stream->prefill({&input, 1}, {}, nullptr).ok());
-  REQUIRE(bench.stream->logits_rows() == 70);
-  const std::vector<float> row(bench.stream->logits(40).begin(), bench.stream->logits(40).end());
-  bench.prefill(*prefix, std::span(tokens).first(41));
+  REQUIRE(bench.stream->logits_rows() == 200);
+  std::vector<std::vector<float>> rows;
+  for (const std::int64_t end : {64, 128, 192}) rows.emplace_back(bench.stream->logits(end - 1).begin(), bench.stream->logits(end - 1).end());
 
-  CHECK(same_bits(row, prefix->last_logits()));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto prefix = bench.state();
+    bench.prefill(*prefix, std::span(tokens).first(64 * (i + 1)));
+    CHECK(same_bits(rows[i], prefix->last_logits()));
+  }
 }
 
 TEST_CASE("a refused call changes no state") {
