@@ -149,6 +149,12 @@ CAIRN_API cairn_status cairn_model_tokenize(const cairn_model* model, const char
 CAIRN_API cairn_status cairn_model_detokenize(const cairn_model* model, const int32_t* tokens, size_t token_count,
                                               char* text, size_t* text_bytes);
 
+/**
+ * The model's own chat template, Jinja text as its makers wrote it; never run by the library. Sizes as in
+ * cairn_model_tokenize; 0 bytes: it has none. Thread-safe. @since 0.1
+ */
+CAIRN_API cairn_status cairn_model_get_chat_template(const cairn_model* model, char* text, size_t* text_bytes);
+
 /** *is_stop = 1 when `token` ends a reply (generation_config's eos ids). Thread-safe. @since 0.1 */
 CAIRN_API cairn_status cairn_model_is_stop_token(const cairn_model* model, int32_t token, int32_t* is_stop);
 

@@ -76,6 +76,17 @@ cairn_status cairn_model_detokenize(const cairn_model* model, const int32_t* tok
   return guarded([&] { return detokenize(model, tokens, token_count, text, text_bytes); });
 }
 
+cairn_status cairn_model_get_chat_template(const cairn_model* model, char* text, size_t* text_bytes) {
+  return guarded([&]() -> Status {
+    CAIRN_REQUIRE(text_bytes);
+    CAIRN_TRY_ASSIGN(const Pin<ModelObject> held, pin<ModelObject>(model));
+    const std::string& source = held->plan->description().tokenizer.chat_template;
+    CAIRN_TRY(check_room(text, source.size(), "text", text_bytes));
+    std::copy(source.begin(), source.end(), text);
+    return {};
+  });
+}
+
 cairn_status cairn_model_is_stop_token(const cairn_model* model, int32_t token, int32_t* is_stop) {
   return guarded([&]() -> Status {
     CAIRN_REQUIRE(is_stop);

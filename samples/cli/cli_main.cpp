@@ -94,6 +94,21 @@ static void add_run(CLI::App& app) {
   command->callback([] { run_run(arguments); });
 }
 
+static void add_chat(CLI::App& app) {
+  static ChatArguments arguments;
+  CLI::App* command = app.add_subcommand("chat", "Talk with a model; /help tells how to save, fork and rewind");
+  add_model_options(command, arguments.model);
+  add_threads_option(command, arguments.model);
+  command->add_option("MODEL", arguments.model.model_path, "As --model");
+  command->add_option("--system", arguments.system, "The system message");
+  command->add_option("-s,--state", arguments.state_path, "A saved talk to go on from");
+  command->add_option("-n,--max-tokens", arguments.max_tokens, "Longest answer")->capture_default_str()->check(CLI::PositiveNumber);
+  command->add_option("--temperature", arguments.temperature, "0: greedy")->capture_default_str();
+  command->add_option("--top-p", arguments.top_p, "0: all")->capture_default_str();
+  command->add_option("--seed", arguments.seed, "")->capture_default_str();
+  command->callback([] { run_chat(arguments); });
+}
+
 static void add_inspect(CLI::App& app) {
   static InspectArguments arguments;
   CLI::App* command = app.add_subcommand("inspect", "Show what a model or a memory holds");
@@ -143,6 +158,7 @@ static int run_program(int argc, char** argv) {
   add_remember(app);
   add_ask(app);
   add_run(app);
+  add_chat(app);
   add_pack(app);
   add_inspect(app);
   add_bench(app);

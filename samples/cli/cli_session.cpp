@@ -133,6 +133,13 @@ std::string read_text(const std::string& path) {
   return text.str();
 }
 
+void write_text(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) throw Failure("cannot write '" + path + "'");
+}
+
 bool file_exists(const std::string& path) {
   struct stat status;
   return stat(path.c_str(), &status) == 0;

@@ -86,6 +86,7 @@ cairn_state_info info_of(cairn_state* state);
 void read_tokens(cairn_stream* stream, cairn_state* state, const std::vector<int32_t>& tokens);
 
 std::string read_text(const std::string& path);  ///< "-": standard input
+void write_text(const std::string& path, const std::string& text);
 bool file_exists(const std::string& path);
 std::string human_bytes(uint64_t bytes);    ///< "3.4 MB"
 std::string with_commas(uint64_t number);   ///< "12,345"

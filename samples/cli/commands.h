@@ -47,6 +47,16 @@ struct RunArguments {
 };
 void run_run(const RunArguments& arguments);
 
+struct ChatArguments {
+  ModelArguments model;
+  std::string system;      ///< the system message; "": none
+  std::string state_path;  ///< a saved talk to go on from; "": a new one
+  int max_tokens = 1024;
+  float temperature = 0, top_p = 0;
+  uint64_t seed = 0;
+};
+void run_chat(const ChatArguments& arguments);
+
 struct InspectArguments {
   ModelArguments model;
   std::string path;
