@@ -54,7 +54,8 @@ inline void product_tile(const ChunkProduct& p, int row, int column, int last) {
     }
   }
   const int depth = p.is_lower && row + kRows < p.depth ? row + kRows : p.depth;
-  accumulate_tile<kRows, kVectors, kPartial>(p.a + row * p.a_stride, p.a_stride, p.b + column, p.b_stride, depth, last, sum);
+  accumulate_tile<kRows, kVectors, kPartial>(p.a + row * p.a_stride, p.a_stride, p.b + column, p.b_stride, depth, last,
+                                             sum);
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
@@ -79,7 +80,8 @@ void multiply(const ChunkProduct& p) {
   for (; column + kTileVectors * kLanes <= p.columns; column += kTileVectors * kLanes) {
     product_panel<kTileVectors, false>(p, column, kLanes);
   }
-  if (kTileVectors > 2 && column + 2 * kLanes <= p.columns) product_panel<2, false>(p, column, kLanes), column += 2 * kLanes;
+  if (kTileVectors > 2 && column + 2 * kLanes <= p.columns)
+    product_panel<2, false>(p, column, kLanes), column += 2 * kLanes;
   if (column + kLanes <= p.columns) product_panel<1, false>(p, column, kLanes), column += kLanes;
   if (column < p.columns) product_panel<1, true>(p, column, p.columns - column);
 }
@@ -159,7 +161,8 @@ void copy_rows(int rows, int columns, const float* from, std::int64_t from_strid
   for (int i = 0; i < rows; ++i) {
     int j = 0;
     for (; j + kLanes <= columns; j += kLanes) store(to + i * to_stride + j, load(from + i * from_stride + j));
-    if (j < columns) store_first(to + i * to_stride + j, columns - j, load_first(from + i * from_stride + j, columns - j));
+    if (j < columns)
+      store_first(to + i * to_stride + j, columns - j, load_first(from + i * from_stride + j, columns - j));
   }
 }
 
@@ -184,7 +187,8 @@ void scale_columns(int rows, int columns, const float* from, std::int64_t from_s
     }
     if (j < columns) {
       const int left = columns - j;
-      store_first(to + i * to_stride + j, left, load_first(from + i * from_stride + j, left) * load_first(factor + j, left));
+      store_first(to + i * to_stride + j, left,
+                  load_first(from + i * from_stride + j, left) * load_first(factor + j, left));
     }
   }
 }

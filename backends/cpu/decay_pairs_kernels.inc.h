@@ -32,8 +32,8 @@ void decay_triangle(const DecayTriangle& t) {
 
 /// The pieces of `work`: rows of one block, each [kBlock, width], and three rows [width].
 struct RowDecayWork {
-  float* alpha;   ///< e^g of the block's tokens; 1 past the last
-  float* erase;   ///< e decayed from the block's start
+  float* alpha;  ///< e^g of the block's tokens; 1 past the last
+  float* erase;  ///< e decayed from the block's start
   float* query;
   float* sum;     ///< log-decay since the block's start
   float* factor;  ///< e^sum
@@ -113,8 +113,15 @@ inline void pairs_in_block(const RowDecay& d, const float* alpha, const float* r
 
 /// Pairs with the blocks before, whose keys have decayed to this block's start.
 inline void pairs_with_earlier(const RowDecay& d, const float* rows, int first, int count, float* pairs) {
-  multiply({.rows = count, .columns = first, .depth = d.key_dim, .a = rows, .a_stride = d.width, .b = d.key_out,
-            .b_stride = kChunk, .c = pairs + first * kChunk, .c_stride = kChunk});
+  multiply({.rows = count,
+            .columns = first,
+            .depth = d.key_dim,
+            .a = rows,
+            .a_stride = d.width,
+            .b = d.key_out,
+            .b_stride = kChunk,
+            .c = pairs + first * kChunk,
+            .c_stride = kChunk});
 }
 
 /// Keys of the blocks before decay over this block; so does the entry decay.

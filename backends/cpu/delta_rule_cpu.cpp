@@ -53,7 +53,8 @@ std::int64_t decode_heads_per_task(const DeltaRuleArgs& a) {
 }
 
 std::int64_t decode_tasks(const DeltaRuleArgs& a) {
-  const std::int64_t per_task = decode_heads_per_task(a), heads = static_cast<std::int64_t>(a.batch.sequence_count) * a.value_heads;
+  const std::int64_t per_task = decode_heads_per_task(a),
+                     heads = static_cast<std::int64_t>(a.batch.sequence_count) * a.value_heads;
   return (heads + per_task - 1) / per_task;
 }
 
@@ -71,7 +72,8 @@ void load_value_head(const DeltaRun& p, const ChunkWork& w, std::int32_t first, 
   if (p.decay == DecayRows::kNone) std::fill_n(w.log_decay, kChunk, 0.0f);
   if (p.decay == DecayRows::kToken) pack_numbers(n, a.log_decay + first * heads + h, heads, w.log_decay);
   if (p.decay == DecayRows::kKeyRow) {
-    pack_rows(p.kernels, n, a.key_dim, a.log_decay + (first * heads + h) * a.key_dim, heads * a.key_dim, w.log_decay, w.key_width);
+    pack_rows(p.kernels, n, a.key_dim, a.log_decay + (first * heads + h) * a.key_dim, heads * a.key_dim, w.log_decay,
+              w.key_width);
   }
   if (a.write.data) {
     for (int i = 0; i < n; ++i) {
@@ -87,7 +89,8 @@ void load_value_head(const DeltaRun& p, const ChunkWork& w, std::int32_t first, 
   }
 }
 
-void run_chunk(const DeltaRun& p, const ChunkWork& w, std::int32_t b, std::int32_t first, int n, std::int32_t key_head) {
+void run_chunk(const DeltaRun& p, const ChunkWork& w, std::int32_t b, std::int32_t first, int n,
+               std::int32_t key_head) {
   const DeltaRuleArgs& a = p.a;
   const std::int64_t key_offset = static_cast<std::int64_t>(key_head) * a.key_dim;
   pack_rows(p.kernels, n, a.key_dim, row(a.q, first) + key_offset, a.q.stride, w.query, w.key_width);
@@ -106,7 +109,8 @@ void run_chunk(const DeltaRun& p, const ChunkWork& w, std::int32_t b, std::int32
       update.residual_stride = a.residual.stride;
     }
     advance_state(p.kernels, w, n, update);
-    p.kernels.copy_rows(n, a.value_dim, w.out, w.value_width, row(a.out, first) + static_cast<std::int64_t>(h) * a.value_dim, a.out.stride);
+    p.kernels.copy_rows(n, a.value_dim, w.out, w.value_width,
+                        row(a.out, first) + static_cast<std::int64_t>(h) * a.value_dim, a.out.stride);
   }
 }
 
@@ -115,8 +119,8 @@ void keep_checkpoint(const DeltaRun& p, std::int32_t b, std::int32_t done, std::
   const std::int64_t spacing = static_cast<std::int64_t>(p.a.checkpoint_chunks) * kChunk;
   if (spacing == 0 || done % spacing || done == length) return;
   const std::int32_t first = key_head * p.heads_per_key();
-  std::memcpy(p.a.checkpoints[b] + ((done / spacing - 1) * p.a.value_heads + first) * p.state_size(), p.state_of(b, first),
-              static_cast<std::size_t>(p.heads_per_key() * p.state_size()) * sizeof(float));
+  std::memcpy(p.a.checkpoints[b] + ((done / spacing - 1) * p.a.value_heads + first) * p.state_size(),
+              p.state_of(b, first), static_cast<std::size_t>(p.heads_per_key() * p.state_size()) * sizeof(float));
 }
 
 void prefill_item(const DeltaRun& p, std::int64_t item, std::byte* scratch) {
@@ -140,9 +144,10 @@ void prefill_item(const DeltaRun& p, std::int64_t item, std::byte* scratch) {
 void decode_head(const DeltaRun& p, const DeltaPiece& piece, std::int32_t b, std::int64_t t, std::int32_t h) {
   const DeltaRuleArgs& a = p.a;
   const int key_dim = a.key_dim;
-  const std::int64_t head_row = t * a.value_heads + h, key_offset = static_cast<std::int64_t>(h / p.heads_per_key()) * key_dim;
+  const std::int64_t head_row = t * a.value_heads + h,
+                     key_offset = static_cast<std::int64_t>(h / p.heads_per_key()) * key_dim;
   const float *q = row(a.q, t) + key_offset, *k = row(a.k, t) + key_offset;
-  const float *erase = a.erase.data ? row(a.erase, t) + static_cast<std::int64_t>(h) * key_dim : nullptr;
+  const float* erase = a.erase.data ? row(a.erase, t) + static_cast<std::int64_t>(h) * key_dim : nullptr;
   const float beta = a.beta ? a.beta[head_row] : 1.0f;
   float one_decay = 1.0f;
   if (p.decay == DecayRows::kToken) p.kernels.exponentials(1, a.log_decay + head_row, &one_decay);
@@ -166,10 +171,19 @@ void decode_head(const DeltaRun& p, const DeltaPiece& piece, std::int32_t b, std
     for (int v = 0; v < a.value_dim; ++v) out[v] = write[v] * value[v];
     value = out;
   }
-  p.kernels.state_step({.key_dim = key_dim, .value_dim = a.value_dim, .predict = piece.predict_K, .read = piece.read_K,
-                        .decay = piece.decay_K, .write = piece.write_K, .read_of_write = read_of_write,
-                        .out_scale = a.scale, .accumulate = false, .value = value, .state = p.state_of(b, h),
-                        .residual = a.residual.data ? row(a.residual, t) + value_offset : nullptr, .out = out});
+  p.kernels.state_step({.key_dim = key_dim,
+                        .value_dim = a.value_dim,
+                        .predict = piece.predict_K,
+                        .read = piece.read_K,
+                        .decay = piece.decay_K,
+                        .write = piece.write_K,
+                        .read_of_write = read_of_write,
+                        .out_scale = a.scale,
+                        .accumulate = false,
+                        .value = value,
+                        .state = p.state_of(b, h),
+                        .residual = a.residual.data ? row(a.residual, t) + value_offset : nullptr,
+                        .out = out});
 }
 
 void decode_item(const DeltaRun& p, std::int64_t item, std::byte* scratch) {
@@ -193,8 +207,10 @@ std::size_t delta_rule_scratch_bytes(const DeltaRuleArgs& a) {
 
 void run_delta_rule(DecayRows decay, BackendQueue* queue, const DeltaRuleArgs& a, void* scratch) {
   Device& device = device_of(queue);
-  const std::int64_t sequences = a.batch.sequence_count, head_rows = a.value_heads / a.key_heads * a.value_dim + a.key_dim;
-  const std::int64_t head_bytes = 8 * kChunk * head_rows + 4 * a.value_heads / a.key_heads * std::int64_t{a.key_dim} * a.value_dim;
+  const std::int64_t sequences = a.batch.sequence_count,
+                     head_rows = a.value_heads / a.key_heads * a.value_dim + a.key_dim;
+  const std::int64_t head_bytes =
+      8 * kChunk * head_rows + 4 * a.value_heads / a.key_heads * std::int64_t{a.key_dim} * a.value_dim;
   const DeltaRun call = {a, decay, recurrent_kernels(device.isa),
                          heads_per_item(sequences, a.key_heads, device.pool.thread_count(), head_bytes)};
   const bool is_prefill = a.phase == Phase::kPrefill;

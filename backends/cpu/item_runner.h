@@ -1,7 +1,7 @@
 // Runs an operator's items on the device's threads, each with a piece of scratch of its own.
 //
-// Scratch is planned before a device is known, so the number of pieces follows from the items and the cores of the process
-// alone. Threads take items as they come; an item's result depends neither on its thread nor on its piece.
+// Scratch is planned before a device is known, so the number of pieces follows from the items and the cores of the
+// process alone. Threads take items as they come; an item's result depends neither on its thread nor on its piece.
 #pragma once
 
 #include <algorithm>
@@ -36,9 +36,10 @@ inline int scratch_pieces(std::int64_t items) {
   return static_cast<int>(std::clamp<std::int64_t>(items, 1, most));
 }
 
-/// Heads that one prefill item takes side by side, chunk by chunk: rows of neighbouring heads share pages and cache lines.
-/// Limited by what stays in a core's cache, and so that every thread finds items. No result depends on it.
-inline std::int32_t heads_per_item(std::int64_t sequences, std::int32_t heads, int threads, std::int64_t bytes_per_head) {
+/// Heads that one prefill item takes side by side, chunk by chunk: rows of neighbouring heads share pages and cache
+/// lines. Limited by what stays in a core's cache, and so that every thread finds items. No result depends on it.
+inline std::int32_t heads_per_item(std::int64_t sequences, std::int32_t heads, int threads,
+                                   std::int64_t bytes_per_head) {
   constexpr std::int64_t kCacheBytes = 1 << 20;
   const std::int64_t wanted_items = threads == 1 ? 1 : 2 * static_cast<std::int64_t>(threads);
   const std::int64_t most = std::clamp<std::int64_t>(kCacheBytes / std::max<std::int64_t>(bytes_per_head, 1), 1, heads);

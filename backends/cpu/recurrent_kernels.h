@@ -13,7 +13,7 @@ namespace cairn::cpu {
 /// Chunk length of every chunked prefill (spec 2), and the sub-block of its row-decay form and of SparseGDN's inverse.
 inline constexpr int kChunk = 64, kBlock = 16;
 
-/// c [rows, columns] = a [rows, depth] b [depth, columns]; plus c with `accumulate`; plus diag(keep) c with keep [rows].
+/// c [rows, columns] = a [rows, depth] b [depth, columns]; plus c with `accumulate`; plus diag(keep) c with `keep`.
 /// is_lower: a is zero above its diagonal (up to the next multiple of kBlock columns), which is then skipped.
 struct ChunkProduct {
   int rows, columns, depth;
@@ -44,8 +44,12 @@ struct DecayTriangle {
 
 /// The same for one decay per key row, and the decayed copies of keys and queries that carry state in and out of a
 /// chunk of n <= 64 tokens. Rows are padded: `width` is K rounded up to 16, pads and rows n .. 63 are zero.
-///   solve[i, j]  = -beta_j sum_k e_i k_j e^(G_i - G_j), j < i        attend[i, j] = scale sum_k q_i k_j e^(G_i - G_j), j <= i
-///   erase_in = -e_i e^G_i       query_in = scale q_i e^G_i           key_out[k, j] = k_j e^(G_last - G_j)      total = e^G_last
+///   solve[i, j]  = -beta_j sum_k e_i k_j e^(G_i - G_j),  j < i
+///   attend[i, j] = scale sum_k q_i k_j e^(G_i - G_j),  j <= i
+///   erase_in     = -e_i e^G_i
+///   query_in     = scale q_i e^G_i
+///   key_out      = k_j e^(G_last - G_j), tokens in columns
+///   total        = e^G_last
 /// No exponent is ever positive: decays are products of e^g <= 1 inside a block of 16 tokens, and between blocks both
 /// sides are decayed to the block's border.
 struct RowDecay {
@@ -56,18 +60,20 @@ struct RowDecay {
   const float* log_decay;  ///< [64, width]
   const float* beta;       ///< [64]; null: 1
   float scale;
-  float* solve;            ///< [64, 64]
-  float* attend;           ///< [64, 64]
-  float* erase_in;         ///< [64, width]
-  float* query_in;         ///< [64, width]
-  float* key_out;          ///< [key_dim, 64]
-  float* total;            ///< [width]
-  float* work;             ///< [row_decay_work(width)]
+  float* solve;     ///< [64, 64]
+  float* attend;    ///< [64, 64]
+  float* erase_in;  ///< [64, width]
+  float* query_in;  ///< [64, width]
+  float* key_out;   ///< [key_dim, 64]
+  float* total;     ///< [width]
+  float* work;      ///< [row_decay_work(width)]
 };
 inline constexpr std::int64_t row_decay_work(std::int64_t width) { return (3 * kBlock + 3) * width; }
 
 /// One token of one head over a state S [K, V], in place:
-///   r = v - S^T predict (r = v when predict is null);   o (+)= S^T read + read_of_write r;   S <- diag(decay) S + write r^T
+///   r = v - S^T predict (r = v when predict is null)
+///   o = S^T read + read_of_write r
+///   S <- diag(decay) S + write r^T
 /// `predict` and `read` hold the decay already. The state is read from memory once.
 struct StateStep {
   int key_dim, value_dim;
@@ -76,10 +82,10 @@ struct StateStep {
   const float* decay;
   const float* write;
   float read_of_write, out_scale;
-  bool accumulate;      ///< out += out_scale o, else out = out_scale o
+  bool accumulate;  ///< out += out_scale o, else out = out_scale o
   const float* value;
   float* state;
-  float* residual;      ///< [V]; may be null
+  float* residual;  ///< [V]; may be null
   float* out;
 };
 
@@ -87,8 +93,9 @@ struct StateStep {
 enum class RowKind : std::uint8_t { kF32 = 0, kBF16 = 1, kF16 = 2, kZero = 3 };
 
 /// One token of one SDM head, columns [0, columns) of its rows (pointers are already at the first column).
-///   r = v - sum_i weight_i decay_i row_i;   row_i <- decay_i row_i + beta weight_i r       (slot_residual: v - decay_i row_i)
-///   then  out = sum over the read set of weight_i row_i
+///   r = v - sum_i weight_i decay_i row_i
+///   row_i <- decay_i row_i + beta weight_i r       (slot_residual: v - decay_i row_i instead of r)
+///   out = sum over the read set of weight_i row_i
 struct SdmRows {
   int columns, write_count, read_count;
   bool slot_residual;
@@ -104,8 +111,8 @@ struct SdmRows {
   float* out;
 };
 
-/// The places of the `count` largest of n scores, ties to the lower place: largest first, or (by_place) lowest place first.
-/// NaN counts as -infinity.
+/// The places of the `count` largest of n scores, ties to the lower place: largest first, or (by_place) lowest place
+/// first. NaN counts as -infinity.
 struct LargestPlaces {
   int n, count;
   bool by_place;
@@ -131,9 +138,11 @@ struct RecurrentKernels {
   /// x <- (I - m)^-1 x: m [n, n] strictly lower with stride 64, zero up to the next 16 columns; x [n, columns].
   void (*solve_unit_lower)(int n, int columns, const float* m, float* x, std::int64_t x_stride);
   /// to[j, i] = from[i, j] for i < rows, j < columns.
-  void (*transpose)(int rows, int columns, const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride);
+  void (*transpose)(int rows, int columns, const float* from, std::int64_t from_stride, float* to,
+                    std::int64_t to_stride);
   /// to[i, j] = from[i, j] for i < rows, j < columns.
-  void (*copy_rows)(int rows, int columns, const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride);
+  void (*copy_rows)(int rows, int columns, const float* from, std::int64_t from_stride, float* to,
+                    std::int64_t to_stride);
   /// to[i, j] = from[i, j] factor[i]; to may be from.
   void (*scale_rows)(int rows, int columns, const float* from, std::int64_t from_stride, const float* factor, float* to,
                      std::int64_t to_stride);

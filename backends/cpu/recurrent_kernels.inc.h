@@ -1,11 +1,13 @@
-// Every recurrent kernel, and their table. Included by recurrent_baseline.cpp, recurrent_avx2.cpp, recurrent_avx512.cpp.
+// Every recurrent kernel, and their table; recurrent_<instruction set>.cpp include it.
+// The kernels stand on vector_lanes.h and on one another:
+// clang-format off
 #include "backends/cpu/recurrent_kernels.h"
 #include "backends/cpu/vector_lanes.h"
-
 #include "backends/cpu/chunk_products_kernels.inc.h"
 #include "backends/cpu/decay_pairs_kernels.inc.h"
 #include "backends/cpu/sdm_kernels.inc.h"
 #include "backends/cpu/state_step_kernels.inc.h"
+// clang-format on
 
 namespace cairn::cpu::CAIRN_ISA {
 

@@ -25,7 +25,8 @@ void find_sdm_slots(const RecurrentKernels& kernels, const SdmAddressArgs& a, co
   const std::int32_t kept = std::min(a.count, a.side), held = sdm_slots_held(a.side, a.count);
   kernels.largest_places({a.side, kept, true, a.scores, work.search, work.rows});
   kernels.largest_places({a.side, kept, false, a.scores + a.side, work.search, work.columns});
-  kernels.best_pairs({a.side, kept, held, a.scores, work.rows, work.columns, work.offers, work.taken, slots, work.sums});
+  kernels.best_pairs(
+      {a.side, kept, held, a.scores, work.rows, work.columns, work.offers, work.taken, slots, work.sums});
   for (std::int32_t i = 0; i < held; ++i) {
     weights[i] = static_cast<float>(static_cast<double>(a.scale) * (work.sums[i] - work.sums[0]));
   }

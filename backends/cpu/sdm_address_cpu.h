@@ -14,7 +14,7 @@ struct SdmAddressWork {
   float* search;
   double* offers;
   std::int32_t* taken;
-  double* sums;           ///< [held]
+  double* sums;  ///< [held]
 };
 
 SdmAddressWork carve_sdm_address_work(std::int32_t side, std::int32_t count, ScratchLayout& layout);

@@ -1,5 +1,5 @@
-// sdm on the cpu, in four stages: addresses of all tokens; private rows for the slots that will be written; their contents;
-// then the tokens in order, for each sequence, head and band of columns (columns do not meet in the update).
+// sdm on the cpu, in four stages: addresses of all tokens; private rows for the slots that will be written; their
+// contents; then the tokens in order, for each sequence, head and band of columns (columns do not meet in the update).
 //
 // Prefill and decode run the same update, so any split of a prefill keeps the bits. Nothing here is O(N).
 #include <algorithm>
@@ -78,13 +78,16 @@ std::int32_t most_bands(const SdmArgs& a) { return (a.value_dim + kBandColumns -
 
 /// Whole rows when sequences and heads keep the threads busy, else as many bands as they need. No result depends on it.
 std::int32_t band_columns(const SdmArgs& a, int threads) {
-  const std::int64_t items = std::int64_t{a.batch.sequence_count} * a.head_count, wanted = threads == 1 ? 1 : 2 * threads;
+  const std::int64_t items = std::int64_t{a.batch.sequence_count} * a.head_count,
+                     wanted = threads == 1 ? 1 : 2 * threads;
   const std::int64_t bands = items == 0 ? 1 : std::clamp<std::int64_t>((wanted + items - 1) / items, 1, most_bands(a));
   return static_cast<std::int32_t>((a.value_dim + bands * 16 - 1) / (bands * 16) * 16);
 }
 
 /// Addresses found by one task: fewer the longer one takes.
-std::int64_t address_grain(const SdmArgs& a) { return std::clamp(512 / (a.side + 4 * (a.write_count + a.read_count)), 1, 16); }
+std::int64_t address_grain(const SdmArgs& a) {
+  return std::clamp(512 / (a.side + 4 * (a.write_count + a.read_count)), 1, 16);
+}
 std::int64_t address_items(const SdmArgs& a) { return (head_rows(a) + address_grain(a) - 1) / address_grain(a); }
 std::int64_t most_items(const SdmArgs& a) {
   return std::max(std::int64_t{a.batch.sequence_count} * a.head_count * most_bands(a), address_items(a));
@@ -127,7 +130,8 @@ void take_rows(const SdmRun& r, std::int64_t b) {
   const SdmArgs& a = r.a;
   const std::int32_t begin = a.batch.offsets_host[b], count = a.batch.offsets_host[b + 1] - begin;
   const std::int32_t* slots = r.scratch.write_slots + static_cast<std::int64_t>(begin) * a.head_count * write_held(a);
-  r.scratch.fresh_count[b] = count == 0 ? 0 : take_sdm_rows(a, a.tables[b], slots, count, r.scratch.fresh + r.scratch.fresh_first[b]);
+  r.scratch.fresh_count[b] =
+      count == 0 ? 0 : take_sdm_rows(a, a.tables[b], slots, count, r.scratch.fresh + r.scratch.fresh_first[b]);
 }
 
 void fill_rows(const SdmRun& r, std::int64_t b, std::int64_t begin, std::int64_t end) {
@@ -163,13 +167,14 @@ void find_decays(const SdmRun& r, std::int64_t head_row, float* decays) {
     std::fill_n(decays, writes, decays[0]);
     return;
   }
-  for (std::int32_t i = 0; i < writes; ++i) decays[i] = a.log_decay[head_row] * r.scratch.write_weights[head_row * writes + i];
+  for (std::int32_t i = 0; i < writes; ++i)
+    decays[i] = a.log_decay[head_row] * r.scratch.write_weights[head_row * writes + i];
   r.kernels.exponentials(writes, decays, decays);
 }
 
 /// Token t of one head of sequence b, columns [first, first + count).
-void update_token(const SdmRun& r, const SdmPiece& piece, std::int32_t b, std::int64_t t, std::int32_t h, std::int32_t first,
-                  std::int32_t count) {
+void update_token(const SdmRun& r, const SdmPiece& piece, std::int32_t b, std::int64_t t, std::int32_t h,
+                  std::int32_t first, std::int32_t count) {
   const SdmArgs& a = r.a;
   const SdmTable& table = a.tables[b];
   const std::int64_t head_row = t * a.head_count + h, head_slots = static_cast<std::int64_t>(h) * a.side * a.side;
@@ -187,11 +192,18 @@ void update_token(const SdmRun& r, const SdmPiece& piece, std::int32_t b, std::i
   }
   find_decays(r, head_row, piece.write_decays);
   const std::int64_t column = static_cast<std::int64_t>(h) * a.value_dim + first;
-  r.kernels.sdm_rows({.columns = count, .write_count = writes, .read_count = reads, .slot_residual = a.slot_residual,
-                      .beta = a.beta[head_row], .write_rows = piece.write_rows,
-                      .write_weights = r.scratch.write_weights + head_row * writes, .write_decays = piece.write_decays,
-                      .read_rows = piece.read_rows, .read_kinds = piece.read_kinds,
-                      .read_weights = r.scratch.read_weights + head_row * reads, .value = row(a.v, t) + column,
+  r.kernels.sdm_rows({.columns = count,
+                      .write_count = writes,
+                      .read_count = reads,
+                      .slot_residual = a.slot_residual,
+                      .beta = a.beta[head_row],
+                      .write_rows = piece.write_rows,
+                      .write_weights = r.scratch.write_weights + head_row * writes,
+                      .write_decays = piece.write_decays,
+                      .read_rows = piece.read_rows,
+                      .read_kinds = piece.read_kinds,
+                      .read_weights = r.scratch.read_weights + head_row * reads,
+                      .value = row(a.v, t) + column,
                       .residual = a.residual.data ? row(a.residual, t) + column : piece.residual,
                       .out = row(a.out, t) + column});
 }

@@ -8,7 +8,8 @@ SdmRowSource sdm_source(const SdmArgs& a, const SdmTable& table, std::int64_t fl
   if (index >= 0) return {sdm_row(a, table, index), RowKind::kF32};
   if (!a.initial) return {nullptr, RowKind::kZero};
   const std::int64_t element_bytes = dtype_bits(a.initial_dtype) / 8;
-  return {static_cast<const std::byte*>(a.initial) + flat_slot * a.value_dim * element_bytes, row_kind(a.initial_dtype)};
+  return {static_cast<const std::byte*>(a.initial) + flat_slot * a.value_dim * element_bytes,
+          row_kind(a.initial_dtype)};
 }
 
 std::int64_t take_sdm_rows(const SdmArgs& a, const SdmTable& table, const std::int32_t* slots, std::int32_t token_count,

@@ -1,5 +1,5 @@
-// The rows of one sequence's slot table (see SdmTable): private ones are made before a call's tokens run, in a fixed order,
-// so that heads and columns can then run on any thread.
+// The rows of one sequence's slot table (see SdmTable): private ones are made before a call's tokens run, in a fixed
+// order, so that heads and columns can then run on any thread.
 #pragma once
 
 #include <bit>

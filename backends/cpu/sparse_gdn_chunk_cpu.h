@@ -1,4 +1,5 @@
-// One 64-token chunk of a SparseGDN prefill: its system, the kept blocks of the inverse, U and the tail score (spec 3.1).
+// One 64-token chunk of a SparseGDN prefill: its system, the kept blocks of the inverse, U and the tail score
+// (spec 3.1).
 #pragma once
 
 #include "backends/cpu/cpu_device.h"
@@ -28,25 +29,25 @@ struct SparseSequence {
 };
 
 struct SparseChunk {
-  int token_count;                    ///< of the chunk at hand
+  int token_count;  ///< of the chunk at hand
   int key_dim, value_dim, key_width, value_width;
-  float *query, *key;                 ///< [64, key_width]; rows up to the next 16 are zero
-  float* key_columns;                 ///< [K, 64]
-  float *key_key, *query_key;         ///< [64, 64] of the group
-  float *attend;                      ///< [64, 64] of a head: scale <q_i, k_j> decay
-  float *log_decay, *beta;            ///< [64] of a head
-  float *high, *low, *in, *tail;      ///< [64] cumulative log-decay; decay from the chunk's start, to its end
-  double total;                       ///< log-decay of the chunk, clamped
-  float *values, *out;                ///< [64, value_width]: U, later U'; outputs
+  float *query, *key;             ///< [64, key_width]; rows up to the next 16 are zero
+  float* key_columns;             ///< [K, 64]
+  float *key_key, *query_key;     ///< [64, 64] of the group
+  float* attend;                  ///< [64, 64] of a head: scale <q_i, k_j> decay
+  float *log_decay, *beta;        ///< [64] of a head
+  float *high, *low, *in, *tail;  ///< [64] cumulative log-decay; decay from the chunk's start, to its end
+  double total;                   ///< log-decay of the chunk, clamped
+  float *values, *out;            ///< [64, value_width]: U, later U'; outputs
 };
 
 /// Working space beside one or two chunks.
 struct SparseWork {
-  float *solve, *inverse;   ///< [64, 64]
-  float *block;             ///< [16, 16]
-  float *weighted;          ///< [64, value_width]
-  float *scaled;            ///< [64, key_width], or [K, 64]
-  float *factor;            ///< [64]
+  float *solve, *inverse;  ///< [64, 64]
+  float* block;            ///< [16, 16]
+  float* weighted;         ///< [64, value_width]
+  float* scaled;           ///< [64, key_width], or [K, 64]
+  float* factor;           ///< [64]
 };
 
 SparseChunk carve_sparse_chunk(const DeltaRuleArgs& args, ScratchLayout& layout);

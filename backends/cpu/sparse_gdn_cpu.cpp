@@ -1,5 +1,6 @@
-// sparse_gdn on the cpu: intra for all chunks, the selection (the reference's own code, in double), then one walk for each
-// group over its events and outputs, groups with most events first. U waits in `out`; no state is stored on the way.
+// sparse_gdn on the cpu: intra for all chunks, the selection (the reference's own code, in double), then one walk for
+// each group over its events and outputs, groups with most events first. U waits in `out`; no state is stored on the
+// way.
 #include "backends/cpu/item_runner.h"
 #include "backends/cpu/sparse_gdn_walk_cpu.h"
 #include "backends/reference/sparse_gdn_select.h"
@@ -66,14 +67,15 @@ void run_sequence(Device& device, const SparseSequence& s, SparseTables tables, 
   const std::int64_t chunk_bytes = 8 * kChunk * (a.delta.key_dim + s.heads_per_group() * a.delta.value_dim);
   const std::int32_t side_by_side = heads_per_item(s.chunk_count, groups, threads, chunk_bytes);
   const std::int32_t blocks = (groups + side_by_side - 1) / side_by_side;
-  run_items(device.pool, std::int64_t{s.chunk_count} * blocks, pieces, piece_bytes(a), [&](std::int64_t item, std::byte* own) {
-    ScratchLayout layout(own);
-    SparseWalk walk = carve_sparse_walk(a.delta, layout);
-    const auto first = static_cast<std::int32_t>(item % blocks) * side_by_side;
-    for (std::int32_t group = first; group < std::min(first + side_by_side, groups); ++group) {
-      run_sparse_intra(s, static_cast<std::int32_t>(item / blocks), group, &walk.even, walk.work);
-    }
-  });
+  run_items(device.pool, std::int64_t{s.chunk_count} * blocks, pieces, piece_bytes(a),
+            [&](std::int64_t item, std::byte* own) {
+              ScratchLayout layout(own);
+              SparseWalk walk = carve_sparse_walk(a.delta, layout);
+              const auto first = static_cast<std::int32_t>(item % blocks) * side_by_side;
+              for (std::int32_t group = first; group < std::min(first + side_by_side, groups); ++group) {
+                run_sparse_intra(s, static_cast<std::int32_t>(item / blocks), group, &walk.even, walk.work);
+              }
+            });
   select(s, &tables);
   if (a.trace) trace_selection(s, tables);
   const std::int64_t state_bytes = 4 * s.heads_per_group() * std::int64_t{a.delta.key_dim} * a.delta.value_dim;
@@ -81,7 +83,8 @@ void run_sequence(Device& device, const SparseSequence& s, SparseTables tables, 
   run_items(device.pool, (groups + rows - 1) / rows, pieces, piece_bytes(a), [&](std::int64_t item, std::byte* own) {
     ScratchLayout layout(own);
     const auto first = static_cast<std::int32_t>(item) * rows;
-    walk_sparse_rows(s, tables.layout, first, std::min(first + rows, groups), states, carve_sparse_walk(a.delta, layout));
+    walk_sparse_rows(s, tables.layout, first, std::min(first + rows, groups), states,
+                     carve_sparse_walk(a.delta, layout));
   });
 }
 
@@ -102,8 +105,13 @@ void run(BackendQueue* queue, const SparseGdnArgs& a, void* memory) {
     if (token_count == 0) continue;
     ScratchLayout layout(memory);
     const SparseTables tables = carve_tables(a, chunks_of(token_count), layout);
-    const SparseSequence sequence = {a, recurrent_kernels(device.isa), first_row, token_count, chunks_of(token_count),
-                                     tables.scores, tables.gamma_log2};
+    const SparseSequence sequence = {a,
+                                     recurrent_kernels(device.isa),
+                                     first_row,
+                                     token_count,
+                                     chunks_of(token_count),
+                                     tables.scores,
+                                     tables.gamma_log2};
     run_sequence(device, sequence, tables, a.delta.states[b], pieces);
   }
 }

@@ -20,12 +20,19 @@ struct Cursor {
 
 void load_queries(const SparseSequence& s, std::int32_t chunk, std::int32_t group, SparseChunk* c) {
   const DeltaRuleArgs& a = s.delta();
-  pack_rows(s.kernels, c->token_count, a.key_dim, row(a.q, s.row_of(chunk)) + static_cast<std::int64_t>(group) * a.key_dim, a.q.stride,
-            c->query, c->key_width);
+  pack_rows(s.kernels, c->token_count, a.key_dim,
+            row(a.q, s.row_of(chunk)) + static_cast<std::int64_t>(group) * a.key_dim, a.q.stride, c->query,
+            c->key_width);
   for (int first = 0; first < c->token_count; first += kBlock) {
-    s.kernels.multiply({.rows = std::min(kBlock, c->token_count - first), .columns = first + kBlock, .depth = a.key_dim,
-                        .a = c->query + static_cast<std::int64_t>(first) * c->key_width, .a_stride = c->key_width,
-                        .b = c->key_columns, .b_stride = kChunk, .c = c->query_key + first * kChunk, .c_stride = kChunk});
+    s.kernels.multiply({.rows = std::min(kBlock, c->token_count - first),
+                        .columns = first + kBlock,
+                        .depth = a.key_dim,
+                        .a = c->query + static_cast<std::int64_t>(first) * c->key_width,
+                        .a_stride = c->key_width,
+                        .b = c->key_columns,
+                        .b_stride = kChunk,
+                        .c = c->query_key + first * kChunk,
+                        .c_stride = kChunk});
   }
 }
 
@@ -33,10 +40,18 @@ void load_queries(const SparseSequence& s, std::int32_t chunk, std::int32_t grou
 void load_head(const SparseSequence& s, std::int32_t chunk, std::int32_t h, SparseChunk* c) {
   const DeltaRuleArgs& a = s.delta();
   load_sparse_gates(s, chunk, h, c);
-  s.kernels.copy_rows(c->token_count, a.value_dim, row(a.out, s.row_of(chunk)) + static_cast<std::int64_t>(h) * a.value_dim,
-                      a.out.stride, c->values, c->value_width);
-  s.kernels.decay_triangle({.token_count = c->token_count, .high = c->high, .low = c->low, .beta = nullptr,
-                            .scale = a.scale, .kk = nullptr, .qk = c->query_key, .solve = nullptr, .attend = c->attend});
+  s.kernels.copy_rows(c->token_count, a.value_dim,
+                      row(a.out, s.row_of(chunk)) + static_cast<std::int64_t>(h) * a.value_dim, a.out.stride, c->values,
+                      c->value_width);
+  s.kernels.decay_triangle({.token_count = c->token_count,
+                            .high = c->high,
+                            .low = c->low,
+                            .beta = nullptr,
+                            .scale = a.scale,
+                            .kk = nullptr,
+                            .qk = c->query_key,
+                            .solve = nullptr,
+                            .attend = c->attend});
 }
 
 /// factor[i] = scale e^(G_i + before): from a state that lies `before` back.
@@ -50,18 +65,32 @@ void form_factors(const SparseSequence& s, const SparseChunk& c, double before, 
 void read_state(const SparseSequence& s, const SparseChunk& c, const SparseWork& w, double before, const float* state) {
   form_factors(s, c, before, s.delta().scale, w.factor);
   s.kernels.scale_rows(c.token_count, c.key_width, c.query, c.key_width, w.factor, w.scaled, c.key_width);
-  s.kernels.multiply({.rows = c.token_count, .columns = c.value_dim, .depth = c.key_dim, .a = w.scaled,
-                      .a_stride = c.key_width, .b = state, .b_stride = c.value_dim, .c = c.out, .c_stride = c.value_width});
+  s.kernels.multiply({.rows = c.token_count,
+                      .columns = c.value_dim,
+                      .depth = c.key_dim,
+                      .a = w.scaled,
+                      .a_stride = c.key_width,
+                      .b = state,
+                      .b_stride = c.value_dim,
+                      .c = c.out,
+                      .c_stride = c.value_width});
 }
 
-/// U' = U - W S = U - inverse (beta e^(G + before) K S): W itself is not formed.  S <- e^(total + before) S + K^T (U' tail).
+/// U' = U - W S = U - inverse (beta e^(G + before) K S): W itself is not formed.
+/// S <- e^(total + before) S + K^T (U' tail).
 void run_event(const SparseSequence& s, const SparseChunk& c, const SparseWork& w, double before, float* state) {
   invert_sparse_system(s, c, w);
   form_factors(s, c, before, -1.0f, w.factor);
   for (int i = 0; i < kChunk; ++i) w.factor[i] *= c.beta[i];
   s.kernels.scale_rows(c.token_count, c.key_width, c.key, c.key_width, w.factor, w.scaled, c.key_width);
-  s.kernels.multiply({.rows = c.token_count, .columns = c.value_dim, .depth = c.key_dim, .a = w.scaled,
-                      .a_stride = c.key_width, .b = state, .b_stride = c.value_dim, .c = w.weighted,
+  s.kernels.multiply({.rows = c.token_count,
+                      .columns = c.value_dim,
+                      .depth = c.key_dim,
+                      .a = w.scaled,
+                      .a_stride = c.key_width,
+                      .b = state,
+                      .b_stride = c.value_dim,
+                      .c = w.weighted,
                       .c_stride = c.value_width});
   apply_sparse_inverse(s, c, w, w.weighted, c.values, true);
   const auto keep = static_cast<float>(std::exp(c.total + before));
@@ -69,9 +98,16 @@ void run_event(const SparseSequence& s, const SparseChunk& c, const SparseWork& 
   for (int first = 0; first < c.key_dim; first += kChunk) {
     const int rows = std::min(kChunk, c.key_dim - first);
     std::fill_n(w.factor, rows, keep);
-    s.kernels.multiply({.rows = rows, .columns = c.value_dim, .depth = c.token_count, .a = w.scaled + first * kChunk,
-                        .a_stride = kChunk, .b = c.values, .b_stride = c.value_width,
-                        .c = state + static_cast<std::int64_t>(first) * c.value_dim, .c_stride = c.value_dim, .keep = w.factor});
+    s.kernels.multiply({.rows = rows,
+                        .columns = c.value_dim,
+                        .depth = c.token_count,
+                        .a = w.scaled + first * kChunk,
+                        .a_stride = kChunk,
+                        .b = c.values,
+                        .b_stride = c.value_width,
+                        .c = state + static_cast<std::int64_t>(first) * c.value_dim,
+                        .c_stride = c.value_dim,
+                        .keep = w.factor});
   }
 }
 
@@ -99,9 +135,17 @@ void pass_chunk(const Cursor& at, const SparseWork& w, std::int32_t chunk, std::
 
 /// out += attend U'.
 void read_own_chunk(const SparseSequence& s, const SparseChunk& c) {
-  s.kernels.multiply({.rows = c.token_count, .columns = c.value_dim, .depth = c.token_count, .a = c.attend,
-                      .a_stride = kChunk, .b = c.values, .b_stride = c.value_width, .c = c.out, .c_stride = c.value_width,
-                      .accumulate = true, .is_lower = true});
+  s.kernels.multiply({.rows = c.token_count,
+                      .columns = c.value_dim,
+                      .depth = c.token_count,
+                      .a = c.attend,
+                      .a_stride = kChunk,
+                      .b = c.values,
+                      .b_stride = c.value_width,
+                      .c = c.out,
+                      .c_stride = c.value_width,
+                      .accumulate = true,
+                      .is_lower = true});
 }
 
 /// odd.out += scale <q, k> e^(G_i + total - G_j) U' of the even chunk, event or not.
@@ -110,15 +154,23 @@ void read_even_chunk(const SparseSequence& s, const SparseWalk& walk) {
   form_factors(s, odd, 0, s.delta().scale, walk.work.factor);
   s.kernels.scale_columns(odd.token_count, kChunk, walk.cross, kChunk, even.tail, walk.work.solve, kChunk);
   s.kernels.scale_rows(odd.token_count, kChunk, walk.work.solve, kChunk, walk.work.factor, walk.work.solve, kChunk);
-  s.kernels.multiply({.rows = odd.token_count, .columns = odd.value_dim, .depth = kChunk, .a = walk.work.solve,
-                      .a_stride = kChunk, .b = even.values, .b_stride = even.value_width, .c = odd.out,
-                      .c_stride = odd.value_width, .accumulate = true});
+  s.kernels.multiply({.rows = odd.token_count,
+                      .columns = odd.value_dim,
+                      .depth = kChunk,
+                      .a = walk.work.solve,
+                      .a_stride = kChunk,
+                      .b = even.values,
+                      .b_stride = even.value_width,
+                      .c = odd.out,
+                      .c_stride = odd.value_width,
+                      .accumulate = true});
 }
 
 void store_head(const SparseSequence& s, std::int32_t chunk, std::int32_t h, const SparseChunk& c) {
   const DeltaRuleArgs& a = s.delta();
   const std::int64_t column = static_cast<std::int64_t>(h) * a.value_dim;
-  s.kernels.copy_rows(c.token_count, a.value_dim, c.out, c.value_width, row(a.out, s.row_of(chunk)) + column, a.out.stride);
+  s.kernels.copy_rows(c.token_count, a.value_dim, c.out, c.value_width, row(a.out, s.row_of(chunk)) + column,
+                      a.out.stride);
   if (!s.args.trace || !s.args.trace->u_new) return;
   const std::int64_t width = static_cast<std::int64_t>(a.value_heads) * a.value_dim;
   s.kernels.copy_rows(c.token_count, a.value_dim, c.values, c.value_width,
@@ -157,8 +209,14 @@ void load_group(const Cursor& at, std::int32_t chunk, SparseWalk* walk) {
   if (!has_odd) return;
   load_sparse_keys(s, chunk + 1, at.group, next.is_event(chunk + 1), &walk->odd);
   load_queries(s, chunk + 1, at.group, &walk->odd);
-  s.kernels.multiply({.rows = walk->odd.token_count, .columns = kChunk, .depth = s.delta().key_dim, .a = walk->odd.query,
-                      .a_stride = walk->odd.key_width, .b = walk->even.key_columns, .b_stride = kChunk, .c = walk->cross,
+  s.kernels.multiply({.rows = walk->odd.token_count,
+                      .columns = kChunk,
+                      .depth = s.delta().key_dim,
+                      .a = walk->odd.query,
+                      .a_stride = walk->odd.key_width,
+                      .b = walk->even.key_columns,
+                      .b_stride = kChunk,
+                      .c = walk->cross,
                       .c_stride = kChunk});
 }
 

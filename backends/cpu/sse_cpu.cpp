@@ -1,7 +1,8 @@
-// sse on the cpu. Prefill: per 64-token chunk of the call, each partition's tokens are gathered in time order, run as one
-// chunk of the gated-linear, delta or gated delta rule, and added back; so a split at a multiple of 64 keeps the bits.
-// The masked path runs every token in every partition, neutral where it was not chosen. Gathering costs next to nothing
-// here, so `auto` always gathers. A partition that gets few tokens of a chunk takes them one by one, as decode does.
+// sse on the cpu. Prefill: per 64-token chunk of the call, each partition's tokens are gathered in time order, run as
+// one chunk of the gated-linear, delta or gated delta rule, and added back; so a split at a multiple of 64 keeps the
+// bits. The masked path runs every token in every partition, neutral where it was not chosen. Gathering costs next to
+// nothing here, so `auto` always gathers. A partition that gets few tokens of a chunk takes them one by one, as decode
+// does.
 #include <algorithm>
 
 #include "backends/cpu/delta_chunk_cpu.h"
@@ -26,7 +27,7 @@ struct SsePiece {
   SseMembership membership;
   SseMember* everyone;  ///< [64], for the shared partition
   ChunkWork chunk;
-  float* sum;           ///< [64, V]
+  float* sum;  ///< [64, V]
   float *decay_K, *predict_K, *read_K, *write_K;
 };
 
@@ -53,7 +54,8 @@ SsePiece carve_piece(const SseArgs& a, ScratchLayout& layout) {
   piece.membership = carve_sse_membership(a, layout);
   piece.everyone = layout.take<SseMember>(kChunk);
   piece.sum = layout.take<float>(static_cast<std::size_t>(kChunk) * a.value_dim);
-  for (float** row : {&piece.decay_K, &piece.predict_K, &piece.read_K, &piece.write_K}) *row = layout.take<float>(a.key_dim);
+  for (float** row : {&piece.decay_K, &piece.predict_K, &piece.read_K, &piece.write_K})
+    *row = layout.take<float>(a.key_dim);
   if (a.phase == Phase::kPrefill) piece.chunk = carve_chunk_work(a.key_dim, a.value_dim, layout);
   return piece;
 }
@@ -87,10 +89,19 @@ void step_member(const SseRun& r, const SsePiece& piece, const SseSide& side, co
     piece.write_K[i] = write * k[i];
     read_of_write += piece.write_K[i] * (m.read * q[i]);
   }
-  r.kernels.state_step({.key_dim = a.key_dim, .value_dim = a.value_dim, .predict = r.is_delta() ? piece.predict_K : nullptr,
-                        .read = piece.read_K, .decay = piece.decay_K, .write = piece.write_K,
-                        .read_of_write = read_of_write, .out_scale = 1.0f, .accumulate = true,
-                        .value = row(a.v, m.token) + h * a.value_dim, .state = state, .residual = nullptr, .out = sum_V});
+  r.kernels.state_step({.key_dim = a.key_dim,
+                        .value_dim = a.value_dim,
+                        .predict = r.is_delta() ? piece.predict_K : nullptr,
+                        .read = piece.read_K,
+                        .decay = piece.decay_K,
+                        .write = piece.write_K,
+                        .read_of_write = read_of_write,
+                        .out_scale = 1.0f,
+                        .accumulate = true,
+                        .value = row(a.v, m.token) + h * a.value_dim,
+                        .state = state,
+                        .residual = nullptr,
+                        .out = sum_V});
 }
 
 /// The members' rows into the chunk, with the weights where the transition wants them.
@@ -101,12 +112,14 @@ void load_members(const SseRun& r, const ChunkWork& w, const SseSide& side, cons
   const int decays = r.has_row_decay() ? a.key_dim : 1, decay_width = r.has_row_decay() ? w.key_width : 1;
   for (int i = 0; i < count; ++i) {
     const SseMember& m = members[i];
-    const std::int64_t head_row = static_cast<std::int64_t>(m.token) * a.head_count + h, key_row = static_cast<std::int64_t>(i) * w.key_width;
+    const std::int64_t head_row = static_cast<std::int64_t>(m.token) * a.head_count + h,
+                       key_row = static_cast<std::int64_t>(i) * w.key_width;
     const float *q = row(side.q, m.token) + h * a.key_dim, *k = row(side.k, m.token) + h * a.key_dim;
     for (int j = 0; j < a.key_dim; ++j) w.query[key_row + j] = weighs_keys ? m.read * q[j] : q[j];
     for (int j = 0; j < a.key_dim; ++j) w.key[key_row + j] = weighs_keys ? m.write * k[j] : k[j];
     for (int j = 0; j < decays; ++j) {
-      w.log_decay[static_cast<std::int64_t>(i) * decay_width + j] = m.is_active ? side.log_decay[head_row * decays + j] : 0.0f;
+      w.log_decay[static_cast<std::int64_t>(i) * decay_width + j] =
+          m.is_active ? side.log_decay[head_row * decays + j] : 0.0f;
     }
     const float* v = row(a.v, m.token) + h * a.value_dim;
     float* value = w.values + static_cast<std::int64_t>(i) * w.value_width;
@@ -121,7 +134,8 @@ void clear_pads(const SseRun& r, const ChunkWork& w, int count) {
   for (float* buffer : {w.query, w.key, r.has_row_decay() ? w.log_decay : w.query}) {
     for (int i = 0; i < rows; ++i) {
       const int first = i < count ? w.key_dim : 0;
-      std::fill(buffer + static_cast<std::int64_t>(i) * w.key_width + first, buffer + static_cast<std::int64_t>(i + 1) * w.key_width, 0.0f);
+      std::fill(buffer + static_cast<std::int64_t>(i) * w.key_width + first,
+                buffer + static_cast<std::int64_t>(i + 1) * w.key_width, 0.0f);
     }
   }
   std::fill(w.beta + count, w.beta + kChunk, 0.0f);
@@ -167,7 +181,8 @@ void run_head(const SseRun& r, const SsePiece& piece, std::int32_t b, std::int32
   if (a.shared_q.data) {
     run_members(r, piece, r.shared(), piece.everyone, n, h, a.shared_states[b] + h * r.state_size());
   }
-  r.kernels.copy_rows(n, a.value_dim, piece.sum, a.value_dim, row(a.out, first_token) + static_cast<std::int64_t>(h) * a.value_dim, a.out.stride);
+  r.kernels.copy_rows(n, a.value_dim, piece.sum, a.value_dim,
+                      row(a.out, first_token) + static_cast<std::int64_t>(h) * a.value_dim, a.out.stride);
 }
 
 /// One sequence and some heads. In the decode phase chunks are single tokens: k + 1 states are touched.
@@ -196,12 +211,15 @@ std::size_t scratch_bytes(const SseArgs& a) {
 void run(BackendQueue* queue, const SseArgs& a, void* scratch) {
   Device& device = device_of(queue);
   ScratchLayout layout(scratch);
-  const std::int64_t head_bytes = 4 * (a.top_k + 1) * std::int64_t{a.key_dim} * a.value_dim + 8 * kChunk * (a.key_dim + a.value_dim);
+  const std::int64_t head_bytes =
+      4 * (a.top_k + 1) * std::int64_t{a.key_dim} * a.value_dim + 8 * kChunk * (a.key_dim + a.value_dim);
   const SseRun sse = {a, recurrent_kernels(device.isa), carve_sse_routes(a, layout),
                       heads_per_item(a.batch.sequence_count, a.head_count, device.pool.thread_count(), head_bytes)};
-  device.pool.parallel_ranges(a.batch.token_count, kRouteGrain,
-                              [&](std::int64_t begin, std::int64_t end) { route_sse_tokens(a, sse.routes, begin, end); });
-  run_items(device.pool, std::int64_t{a.batch.sequence_count} * sse.items_per_sequence(), static_cast<std::byte*>(scratch) + layout.size_bytes(), piece_bytes(a),
+  device.pool.parallel_ranges(a.batch.token_count, kRouteGrain, [&](std::int64_t begin, std::int64_t end) {
+    route_sse_tokens(a, sse.routes, begin, end);
+  });
+  run_items(device.pool, std::int64_t{a.batch.sequence_count} * sse.items_per_sequence(),
+            static_cast<std::byte*>(scratch) + layout.size_bytes(), piece_bytes(a),
             [&](std::int64_t item, std::byte* own) { run_item(sse, item, own); });
 }
 

@@ -17,7 +17,8 @@ SseMember member(const SseArgs& a, std::int32_t token, int place, float weight) 
 
 void list_chosen(const SseArgs& a, const SseRoutes& routes, std::int32_t first_token, int n, const SseMembership& out) {
   std::fill_n(out.first, a.partition_count + 1, 0);
-  const std::int64_t begin = static_cast<std::int64_t>(first_token) * a.top_k, count = static_cast<std::int64_t>(n) * a.top_k;
+  const std::int64_t begin = static_cast<std::int64_t>(first_token) * a.top_k,
+                     count = static_cast<std::int64_t>(n) * a.top_k;
   for (std::int64_t i = begin; i < begin + count; ++i) ++out.first[routes.partition[i] + 1];
   for (std::int32_t p = 0; p < a.partition_count; ++p) out.first[p + 1] += out.first[p];
   for (std::int64_t i = 0; i < count; ++i) {  // first[p] walks to the end of p ...
@@ -25,11 +26,13 @@ void list_chosen(const SseArgs& a, const SseRoutes& routes, std::int32_t first_t
     out.members[out.first[routes.partition[begin + i]]++] =
         member(a, first_token + place, place, routes.weight[begin + i]);
   }
-  for (std::int32_t p = a.partition_count; p > 0; --p) out.first[p] = out.first[p - 1];  // ... which is where p + 1 begins
+  for (std::int32_t p = a.partition_count; p > 0; --p)
+    out.first[p] = out.first[p - 1];  // ... which is where p + 1 begins
   out.first[0] = 0;
 }
 
-void list_everyone(const SseArgs& a, const SseRoutes& routes, std::int32_t first_token, int n, const SseMembership& out) {
+void list_everyone(const SseArgs& a, const SseRoutes& routes, std::int32_t first_token, int n,
+                   const SseMembership& out) {
   for (std::int32_t p = 0; p < a.partition_count; ++p) {
     out.first[p] = p * n;
     for (int place = 0; place < n; ++place) out.members[p * n + place] = {first_token + place, place, 0, 0, false};
@@ -61,7 +64,8 @@ void route_sse_tokens(const SseArgs& a, const SseRoutes& routes, std::int64_t be
     std::int32_t* chosen = routes.partition + t * a.top_k;
     reference::top_k(logits_P, a.partition_count, a.top_k, chosen);
     double total = 0;
-    for (std::int32_t p = 0; p < a.partition_count; ++p) total += std::exp(static_cast<double>(logits_P[p]) - logits_P[chosen[0]]);
+    for (std::int32_t p = 0; p < a.partition_count; ++p)
+      total += std::exp(static_cast<double>(logits_P[p]) - logits_P[chosen[0]]);
     for (std::int32_t j = 0; j < a.top_k; ++j) {
       routes.weight[t * a.top_k + j] =
           static_cast<float>(std::exp(static_cast<double>(logits_P[chosen[j]]) - logits_P[chosen[0]]) / total);

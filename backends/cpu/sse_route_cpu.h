@@ -14,10 +14,10 @@ struct SseRoutes {
 
 /// A token of a chunk as one partition sees it.
 struct SseMember {
-  std::int32_t token;   ///< row of the batch
-  std::int32_t place;   ///< within the chunk
-  float write, read;    ///< weights on both sides; 1 where the gate is switched off
-  bool is_active;       ///< false (masked path): no decay, no write, no read
+  std::int32_t token;  ///< row of the batch
+  std::int32_t place;  ///< within the chunk
+  float write, read;   ///< weights on both sides; 1 where the gate is switched off
+  bool is_active;      ///< false (masked path): no decay, no write, no read
 };
 
 /// Members of every partition, in time order: partition p owns [first[p], first[p + 1]).

@@ -47,7 +47,8 @@ inline void step_columns(const StateStep& s, int column, int last) {
 void state_step(const StateStep& s) {
   constexpr int kWide = kLanes == 16 ? 8 : 4;
   int column = 0;
-  for (; column + kWide * kLanes <= s.value_dim; column += kWide * kLanes) step_columns<kWide, false>(s, column, kLanes);
+  for (; column + kWide * kLanes <= s.value_dim; column += kWide * kLanes)
+    step_columns<kWide, false>(s, column, kLanes);
   for (; column + 2 * kLanes <= s.value_dim; column += 2 * kLanes) step_columns<2, false>(s, column, kLanes);
   if (column + kLanes <= s.value_dim) step_columns<1, false>(s, column, kLanes), column += kLanes;
   if (column < s.value_dim) step_columns<1, true>(s, column, s.value_dim - column);
