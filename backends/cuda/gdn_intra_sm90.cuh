@@ -36,31 +36,43 @@ __device__ __forceinline__ void load_keys_and_queries(const GdnPrefillArgs& a, I
   }
 }
 
-/// g and beta of value head `warp` of the group: a warp scans its 64 tokens, two for each lane.
-__device__ __forceinline__ void scan_gates(const GdnPrefillArgs& a, IntraSlab& slab, ChunkRows rows, int first_head,
-                                           int head_count, int warp, int lane) {
-  for (int h = warp; h < head_count; h += 4) {
-    float decay[2], beta[2];
+/// Log-decays and betas of two tokens of one value head: warp w of a group has head w of the key head's (at most 4).
+struct GatePair {
+  float decay[2], beta[2];
+};
+
+__device__ __forceinline__ GatePair load_gates(const GdnPrefillArgs& a, int item, int item_count, int warp, int lane) {
+  GatePair gates = {};
+  const int heads_per_key = a.value_heads / a.key_heads, chunk = item / a.key_heads;
+  if (item >= item_count || warp >= heads_per_key) return gates;
+  const ChunkRows rows = chunk_rows(a, sequence_of(a, chunk), chunk);
+  const int head = item % a.key_heads * heads_per_key + warp;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int t = 2 * lane + i;
-      const std::int64_t at = static_cast<std::int64_t>(rows.first + t) * a.value_heads + first_head + h;
-      decay[i] = t < rows.count ? fmaxf(a.log_decay ? a.log_decay[at] : 0.0f, -120.0f) * 1.4426950408889634f : 0.0f;
-      beta[i] = t < rows.count ? a.beta[at] : 0.0f;
-    }
-    float sum = decay[0] + decay[1];
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const float other = __shfl_up_sync(0xffffffffu, sum, distance);
-      if (lane >= distance) sum += other;
-    }
-    float before = __shfl_up_sync(0xffffffffu, sum, 1);
-    if (lane == 0) before = 0;
-    slab.g[h][2 * lane] = before + decay[0];
-    slab.g[h][2 * lane + 1] = before + decay[0] + decay[1];
-    slab.beta[h][2 * lane] = beta[0];
-    slab.beta[h][2 * lane + 1] = beta[1];
+  for (int i = 0; i < 2; ++i) {
+    const int t = 2 * lane + i;
+    if (t >= rows.count) continue;
+    const std::int64_t at = static_cast<std::int64_t>(rows.first + t) * a.value_heads + head;
+    gates.decay[i] = a.log_decay ? a.log_decay[at] : 0.0f;
+    gates.beta[i] = a.beta[at];
   }
+  return gates;
+}
+
+/// Sums the log2-decays of the warp's head over its 64 tokens. Clamped at -120: 2^-173 is 0 as well.
+__device__ __forceinline__ void scan_gates(const GatePair& gates, IntraSlab& slab, int head_count, int warp, int lane) {
+  if (warp >= head_count) return;
+  const float first = fmaxf(gates.decay[0], -120.0f) * 1.4426950408889634f;
+  const float both = first + fmaxf(gates.decay[1], -120.0f) * 1.4426950408889634f;
+  float sum = both;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const float other = __shfl_up_sync(0xffffffffu, sum, distance);
+    if (lane >= distance) sum += other;
+  }
+  float before = __shfl_up_sync(0xffffffffu, sum, 1);
+  if (lane == 0) before = 0;
+  *reinterpret_cast<float2*>(slab.g[warp] + 2 * lane) = make_float2(before + first, before + both);
+  *reinterpret_cast<float2*>(slab.beta[warp] + 2 * lane) = make_float2(gates.beta[0], gates.beta[1]);
 }
 
 /// Inverts the four unit lower triangular 16 x 16 diagonal blocks: thread (block, column) of 64.
@@ -168,6 +180,11 @@ __device__ __forceinline__ void apply_gates(const float (&kk)[32], const float (
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const int s = 8 * j + 2 * (lane % 4);
+      if (8 * j >= 16 * warp + 16) {  // above the diagonal for all rows of this warp
+        *reinterpret_cast<float2*>(matrix + t * kMatrixStride + s) = make_float2(0, 0);
+        *reinterpret_cast<std::uint32_t*>(a_tile + swizzled(t, j) + 4 * (lane % 4)) = 0;
+        continue;
+      }
       const float2 g_s = *reinterpret_cast<const float2*>(g + s);
       const float decay0 = exp2_fast(fminf(g_t - g_s.x, 0.0f)), decay1 = exp2_fast(fminf(g_t - g_s.y, 0.0f));
       const bool in = t < count;
@@ -212,10 +229,12 @@ __global__ void __launch_bounds__(128 * kIntraGroups, 1) gdn_intra_kernel(const 
   }
   __syncthreads();
 
+  GatePair gates = load_gates(a, item, item_count, warp, lane);
   for (int parity = 0; item < item_count; item += step, parity ^= 1) {
     const int chunk = item / a.key_heads, key_head = item % a.key_heads, first_head = key_head * heads_per_key;
     const ChunkRows rows = chunk_rows(a, sequence_of(a, chunk), chunk);
-    scan_gates(a, slab, rows, first_head, heads_per_key, warp, lane);
+    scan_gates(gates, slab, heads_per_key, warp, lane);
+    gates = load_gates(a, item + step, item_count, warp, lane);
     barrier_wait(full, parity);
     float kk[32], qk[32];
     const std::uint32_t k = shared_address(slab.k), q = shared_address(slab.q);
@@ -252,7 +271,6 @@ __global__ void __launch_bounds__(128 * kIntraGroups, 1) gdn_intra_kernel(const 
         factors[thread % 64] = exp2_fast(g[thread % 64]);
         factors[kChunk + thread % 64] = exp2_fast(g[kChunk - 1] - g[thread % 64]);
       }
-      __threadfence();
       warpgroup_barrier(barrier);
     }
     if (thread == 0 && a.overlapped) publish(a.work.ready + item);

@@ -6,7 +6,6 @@
 #include "backends/cuda/cuda_overrides.h"
 #include "backends/cuda/gdn_intra_sm90.cuh"
 #include "backends/cuda/gdn_scan_sm90.cuh"
-#include "backends/cuda/gdn_split_scan_sm90.cuh"
 #include "backends/cuda/tensor_map.h"
 #include "backends/gpu/gpu_device.h"
 #include "backends/interface/scratch_layout.h"
@@ -48,20 +47,18 @@ std::size_t scratch_bytes(const DeltaRuleArgs& a) {
 }
 
 Error launch_scan(const Launcher& launcher, const GdnPrefillArgs& args, int blocks) {
-  const auto kernel = args.overlapped ? gdn_split_scan_kernel : gdn_scan_kernel;
-  const std::size_t bytes = args.overlapped ? sizeof(SplitScanShared) : sizeof(ScanShared);
-  if (const Error error = allow_shared_memory(kernel, bytes); error != kSuccess) return error;
+  if (const Error error = allow_shared_memory(gdn_scan_kernel, sizeof(ScanShared)); error != kSuccess) return error;
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(blocks);
-  config.blockDim = dim3(args.overlapped ? kSplitScanThreads : kScanThreads);
-  config.dynamicSmemBytes = bytes;
+  config.blockDim = dim3(kScanThreads);
+  config.dynamicSmemBytes = sizeof(ScanShared);
   config.stream = launcher.stream();
   config.attrs = &attribute;
   config.numAttrs = args.overlapped ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, args);
+  return cudaLaunchKernelEx(&config, gdn_scan_kernel, args);
 }
 
 /// Sequences [first, first + count) of the batch.

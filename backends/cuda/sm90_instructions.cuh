@@ -88,16 +88,20 @@ __device__ __forceinline__ void load_transposed(std::uint32_t (&m)[4], std::uint
                : "r"(address)
                : "memory");
 }
-__device__ __forceinline__ void store_transposed(std::uint32_t address, const std::uint32_t (&m)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(m[0]),
-               "r"(m[1]), "r"(m[2]), "r"(m[3])
-               : "memory");
-}
-
 __device__ __forceinline__ void store_matrices(std::uint32_t address, const std::uint32_t (&m)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(m[0]), "r"(m[1]),
                "r"(m[2]), "r"(m[3])
                : "memory");
+}
+
+/// 16 bytes in one instruction, whatever the compiler thinks of its registers.
+__device__ __forceinline__ uint4 load_shared_16(std::uint32_t address) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(address) : "memory");
+  return x;
+}
+__device__ __forceinline__ void store_global_16(void* to, uint4 x) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
 
 /// Two f32 as bf16 in one word; `low` in the low half.

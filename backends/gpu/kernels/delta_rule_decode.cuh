@@ -22,27 +22,33 @@ __device__ inline float sum_lane_groups(float x) {
 
 template <class Element, DeltaRule kRule, int kRows>
 __global__ void __launch_bounds__(kDecodeThreads) delta_rule_decode_kernel(DeltaRuleArgs a) {
+  __shared__ float rows[3][kDecodeRowGroups * kRows];  // k, q, decay
   __shared__ float partial[kDecodeParts][2 * kRecurrenceColumns + 1];
   const int thread = static_cast<int>(threadIdx.x), h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
   const int group = thread / 8, part = thread / 32, quad = thread % 8;
   const int v = static_cast<int>(blockIdx.x) * kRecurrenceColumns + 4 * quad;
   const std::int64_t t = b;
   float* state = a.states[b] + (static_cast<std::int64_t>(h) * a.key_dim + group) * a.value_dim + v;
-  float s[kRows][4], key[kRows], decay[kRows], qk = 0;
+  float s[kRows][4], key[kRows], qk = 0;
   float recalled[4] = {}, out[4] = {};
 #pragma unroll
   for (int i = 0; i < kRows; ++i) load_four(state + static_cast<std::int64_t>(kDecodeRowGroups) * i * a.value_dim, s[i]);
   const DeltaTokenView<Element, kRule> token(a, t, h);
+  for (int row = thread; row < a.key_dim; row += kDecodeThreads) {
+    rows[0][row] = load_element(token.k[row]);
+    rows[1][row] = load_element(token.q[row]);
+    rows[2][row] = token.decay(row);
+  }
+  __syncthreads();
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const int row = group + kDecodeRowGroups * i;
-    key[i] = load_element(token.k[row]);
-    decay[i] = token.decay(row);
-    const float query = load_element(token.q[row]);
+    key[i] = rows[0][row];
+    const float query = rows[1][row], decay = rows[2][row];
     qk += query * key[i];
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      s[i][c] *= decay[i];
+      s[i][c] *= decay;
       recalled[c] += s[i][c] * key[i];
       out[c] += s[i][c] * query;
     }
