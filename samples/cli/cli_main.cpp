@@ -35,6 +35,7 @@ static void add_pack(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::IsMember({"keep", "f32", "bf16", "int8", "int4"}));
   command->add_option("--group-size", arguments.group_size, "int4: 32 or 64 (0: 32)")->check(CLI::IsMember({0, 32, 64}));
+  command->add_flag("--compare", arguments.compares, "Run the folder and the file, and tell how far their logits are apart");
   command->callback([] { run_pack(arguments); });
 }
 

@@ -12,6 +12,7 @@ struct PackArguments {
   std::string folder, output;
   std::string weights = "keep";
   int group_size = 0;
+  bool compares = false;  ///< run folder and file, and tell how far apart they are
 };
 void run_pack(const PackArguments& arguments);
 
