@@ -212,6 +212,7 @@ void sparse_gdn_gate_energy(const ConstRows& gate, std::int32_t first_row, std::
                             std::int32_t head_count, std::int32_t value_dim, const float* norm_weight, double* eta) {
   const std::int32_t chunk_count = (token_count + 63) / 64;
   std::fill_n(eta, head_count, 0.0);
+  if (!gate.data) return;  // a layer without an output gate: all heads are equally visible
   for (std::int32_t sample = 0; sample < 4 * chunk_count; ++sample) {
     const std::int32_t t = 64 * (sample / 4) + 8 + 16 * (sample % 4);
     const auto v = static_cast<std::int32_t>(73LL * sample % value_dim);

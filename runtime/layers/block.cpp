@@ -21,7 +21,8 @@ Result<std::unique_ptr<Block>> Block::bind(const LayerBuild& build) {
   block->dim_ = build.model.model_dim;
   block->eps_ = build.model.norm_eps;
   block->norm_after_ = build.config.norm_after;
-  block->routes_after_block_ = build.config.routing.kind != Routing::kNone && build.config.routing.after_block;
+  const Routing routing = build.config.routing.kind;  // CLER leaves its residual to the layers above: nothing to add here
+  block->routes_after_block_ = build.config.routing.after_block && (routing == Routing::kClerH || routing == Routing::kClvr);
   const float add = build.model.norm_zero_centered ? 1.0F : 0.0F;
   CAIRN_TRY_ASSIGN(block->norm1_, build.weights.vector(build.name("norm1.weight"), add));
   CAIRN_TRY_ASSIGN(block->mixer_, make_mixer(build));

@@ -222,4 +222,43 @@ TEST_CASE("decode allocates nothing after warm-up") {
   CHECK(allocator_counters().total_count == before);
 }
 
+/// Layers that route, each after its block where that means something.
+std::shared_ptr<const ModelDescription> routing_model(bool after_block) {
+  std::vector<LayerConfig> layers = {test::delta_layer(Mechanism::kGdn), test::delta_layer(Mechanism::kKda)};
+  for (LayerConfig& layer : layers) {
+    layer.routing.kind = Routing::kCler;
+    layer.routing.after_block = after_block;
+  }
+  return test::random_model(std::move(layers), 5);
+}
+
+TEST_CASE("cler after the block is cler: its residual goes to the layers above in any case") {
+  const std::vector<std::int32_t> tokens = random_tokens(130);
+  const Bench plain("cpu", routing_model(false)), after("cpu", routing_model(true));
+  const auto state = plain.state(), other = after.state();
+  plain.prefill(*state, tokens);
+  after.prefill(*other, tokens);
+
+  CHECK(same_bits(state->last_logits(), other->last_logits()));
+}
+
+TEST_CASE("a gdn layer without an output gate reads sparsely") {
+  std::vector<LayerConfig> layers = {test::delta_layer(Mechanism::kGdn)};
+  layers[0].output.gate = GateKind::kNone;
+  const std::shared_ptr<const ModelDescription> model = test::random_model(std::move(layers), 6);
+  const std::vector<std::int32_t> tokens = random_tokens(64 * 20);
+  SparsePrefill sparse;
+  sparse.enabled = true;
+  std::vector<float> logits[2];
+  for (int i = 0; i < 2; ++i) {
+    const Bench bench(i == 0 ? "cpu" : "reference", model);
+    const auto state = bench.state();
+    const SequenceInput input{state.get(), tokens, LogitsWanted::kLast};
+    const Status status = bench.stream->prefill({&input, 1}, sparse, nullptr);
+    REQUIRE_MESSAGE(status.ok(), status.message());
+    logits[i] = state->last_logits();
+  }
+  CHECK(largest_difference(logits[0], logits[1]) < 1e-3);
+}
+
 }  // namespace cairn
