@@ -8,6 +8,7 @@ namespace cairn {
 namespace {
 
 constexpr std::int64_t kChunk = 64;
+constexpr std::int32_t kMaxSequences = 65535;      // a GPU's grid in z, where kernels put the sequence
 constexpr std::int32_t kHostChunkTokens = 512;    // a step of tens of milliseconds: cancelling stays prompt
 constexpr std::size_t kMaxRecordedSteps = 16;
 constexpr std::int32_t kDeviceChunkTokens = 8192;  // long enough to fill a GPU
@@ -25,8 +26,8 @@ Stream::Stream(std::shared_ptr<const Plan> plan, const StreamOptions& options, s
 }
 
 Result<std::unique_ptr<Stream>> Stream::create(std::shared_ptr<const Plan> plan, const StreamOptions& options) {
-  if (options.max_sequences < 1 || options.max_sequences > 65536) {
-    return Status::invalid_argument("max_sequences %d is outside [1, 65536]", options.max_sequences);
+  if (options.max_sequences < 1 || options.max_sequences > kMaxSequences) {
+    return Status::invalid_argument("max_sequences %d is outside [1, %d]", options.max_sequences, kMaxSequences);
   }
   if (options.prefill_chunk_tokens < 0 || options.prefill_chunk_tokens % kChunk != 0 || options.prefill_chunk_tokens > (1 << 20)) {
     return Status::invalid_argument("prefill_chunk_tokens %d is not a multiple of 64 in [0, 1048576]", options.prefill_chunk_tokens);
@@ -225,6 +226,18 @@ void Stream::choose_parts(bool sparse, std::int64_t budget) {
 
 // ---------------------------------------------------------------- one step
 
+/// Whatever ends a step early, an exception too, leaves its states half updated. No work on them stays in flight: the
+/// caller may give them back.
+struct Stream::StepGuard {
+  Stream& stream;
+  bool is_finished = false;
+  ~StepGuard() {
+    if (is_finished) return;
+    (void)stream.queue_->synchronize().ok();
+    for (const StepPart& part : stream.parts_) part.state->invalidate();
+  }
+};
+
 /// parts_ through the network; states advance and logits rows reach their places.
 Status Stream::run_step(Phase phase, const SparsePrefill& sparse) {
   std::int32_t tokens = 0, rows = 0;
@@ -235,10 +248,13 @@ Status Stream::run_step(Phase phase, const SparsePrefill& sparse) {
   CAIRN_TRY(plan_memory(tokens, static_cast<std::int32_t>(parts_.size()), rows, phase, sparse));
   step_.phase = phase;
   step_.sparse = sparse;
-  if (Status status = inputs_.fill(*queue_, parts_, step_); !status.ok()) return fail(status);
+  StepGuard guard{*this};
+  CAIRN_TRY(inputs_.fill(*queue_, parts_, step_));
   step_.start_running(queue_->handle(), activations_.data(), scratch_.data());
-  if (Status status = run_network(phase, rows); !status.ok()) return fail(status);
-  return finish_step(phase);
+  CAIRN_TRY(run_network(phase, rows));
+  CAIRN_TRY(finish_step(phase));
+  guard.is_finished = true;
+  return {};
 }
 
 /// What host numbers a recorded decode step depends on: the largest position, rounded up to a power of two.
@@ -299,17 +315,16 @@ Status Stream::finish_step(Phase phase) {
       const Reading& reading = readings_[part_reading_[i]];
       to = reading.first_row + (reading.input.logits == LogitsWanted::kAll ? reading.done : 0);
     }
-    const Status copied = queue_->copy(logits_.as<std::byte>() + to * row_bytes, step_logits_.as<std::byte>() + from * row_bytes,
-                                       part.logits_count * row_bytes, CopyKind::kDeviceToHost);
-    if (!copied.ok()) return fail(copied);
+    CAIRN_TRY(queue_->copy(logits_.as<std::byte>() + to * row_bytes, step_logits_.as<std::byte>() + from * row_bytes,
+                           part.logits_count * row_bytes, CopyKind::kDeviceToHost));
     from += part.logits_count;
   }
-  if (Status status = queue_->synchronize(); !status.ok()) return fail(status);
+  CAIRN_TRY(queue_->synchronize());
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const StepPart& part = parts_[i];
     ReadSpan piece{part.state->position(), part.token_count, phase, step_.sparse.enabled};
     if (phase == Phase::kPrefill) piece.begin = readings_[part_reading_[i]].begin;
-    if (Status status = part.state->advance(*queue_, piece, part.tokens); !status.ok()) return fail(status);
+    CAIRN_TRY(part.state->advance(*queue_, piece, part.tokens));
     if (phase == Phase::kDecode) {
       keep_last_logits(*part.state, static_cast<std::int64_t>(i));
       continue;
@@ -329,11 +344,6 @@ void Stream::keep_last_logits(State& state, std::int64_t row) const {
   if (!state.options().keep_last_logits) return;
   const std::span<const float> values = logits(row);
   state.last_logits().assign(values.begin(), values.end());
-}
-
-Status Stream::fail(const Status& status) {
-  for (const StepPart& part : parts_) part.state->invalidate();
-  return status;
 }
 
 // ---------------------------------------------------------------- decode, replay

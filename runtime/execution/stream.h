@@ -78,8 +78,7 @@ class Stream {
   std::int64_t recorded_reach() const;
   Status read_all(const SparsePrefill& sparse, const StepProgress& progress);
   void keep_last_logits(State& state, std::int64_t row) const;
-  /// The device failed: every state of the step is half updated.
-  Status fail(const Status& status);
+  struct StepGuard;
 
   std::shared_ptr<const Plan> plan_;
   StreamOptions options_;
