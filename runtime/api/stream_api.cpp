@@ -1,5 +1,4 @@
 // cairn/stream.h: streams, prefill, decode, logits, sampling.
-#include <algorithm>
 #include <vector>
 
 #include "runtime/api/objects.h"
@@ -23,16 +22,17 @@ Result<HeldStream> hold_stream(const cairn_stream* handle) {
   return HeldStream{std::move(object), std::move(lock)};
 }
 
-/// The batch's handles, each once. Checked before they are held: the second hold of one state would be BUSY.
-template <class Handle, class Get>
-Status check_distinct(const Handle* items, std::int32_t count, Get get) {
-  std::vector<const void*> handles;
-  handles.reserve(static_cast<std::size_t>(count));
-  for (std::int32_t i = 0; i < count; ++i) handles.push_back(get(items[i]));
-  std::sort(handles.begin(), handles.end());
-  const auto twice = std::adjacent_find(handles.begin(), handles.end());
-  if (twice == handles.end() || *twice == nullptr) return {};
-  return Status::invalid_argument("a state is named twice in one batch of %d", count);
+/// The state of place `index` of a batch, held. One that an earlier place of the batch holds is no other call's business:
+/// it is named twice.
+template <class Get>
+Result<HeldState> hold_one(std::int32_t index, Get handle_at) {
+  Result<HeldState> held = hold_state(handle_at(index));
+  if (held.ok() || held.status().code() != CAIRN_STATUS_BUSY) return held;
+  for (std::int32_t i = 0; i < index; ++i) {
+    if (handle_at(i) != handle_at(index)) continue;
+    return Status::invalid_argument("sequences %d and %d of the batch name the same state", i, index);
+  }
+  return held;
 }
 
 Status read_sparse(const cairn_batch& batch, SparsePrefill& sparse) {
@@ -78,11 +78,11 @@ Status prefill(cairn_stream* handle, const cairn_batch* batch_in) {
   }
   SparsePrefill sparse;
   CAIRN_TRY(read_sparse(batch, sparse));
-  CAIRN_TRY(check_distinct(batch.sequences, batch.sequence_count, [](const cairn_sequence& s) { return s.state; }));
+  const auto handle_at = [&batch](std::int32_t i) { return batch.sequences[i].state; };
   std::vector<HeldState> states;
   std::vector<SequenceInput> inputs;
   for (std::int32_t i = 0; i < batch.sequence_count; ++i) {
-    CAIRN_TRY_ASSIGN(HeldState state, hold_state(batch.sequences[i].state));
+    CAIRN_TRY_ASSIGN(HeldState state, hold_one(i, handle_at));
     CAIRN_TRY_ASSIGN(const SequenceInput input, read_sequence(batch.sequences[i], i, state.state()));
     states.push_back(std::move(state));
     inputs.push_back(input);
@@ -100,7 +100,6 @@ Status decode(cairn_stream* handle, cairn_state* const* state_handles, const std
     return Status::invalid_argument("decode of %d states: at least one is needed, and no array may be NULL", count);
   }
   StreamObject& object = *held.object;
-  CAIRN_TRY(check_distinct(state_handles, count, [](const cairn_state* state) { return state; }));
   object.held_states.clear();
   object.states.clear();
   struct Clear {  // the states are let go in any case
@@ -108,7 +107,7 @@ Status decode(cairn_stream* handle, cairn_state* const* state_handles, const std
     ~Clear() { object.held_states.clear(); }
   } const clear{object};
   for (std::int32_t i = 0; i < count; ++i) {
-    CAIRN_TRY_ASSIGN(HeldState state, hold_state(state_handles[i]));
+    CAIRN_TRY_ASSIGN(HeldState state, hold_one(i, [state_handles](std::int32_t place) { return state_handles[place]; }));
     object.states.push_back(&state.state());
     object.held_states.push_back(std::move(state));
   }
