@@ -34,10 +34,11 @@ Result<const void*> Weights::place(const void* host_data, std::size_t size_bytes
 
 Result<const LinearWeight*> Weights::finish_linear(LinearWeight weight) {
   BackendError error;
-  if (!device_->backend().pack_linear(device_->handle(), &weight, &error)) {
+  joined_.push_back(std::make_unique<LinearWeight>(weight));
+  if (!device_->backend().pack_linear(device_->handle(), joined_.back().get(), &error)) {
+    joined_.pop_back();  // what stays is packed
     return Status(error.status, error.text);
   }
-  joined_.push_back(std::make_unique<LinearWeight>(weight));
   return static_cast<const LinearWeight*>(joined_.back().get());
 }
 
@@ -59,12 +60,12 @@ Result<const LinearWeight*> Weights::linear(const std::string& name) {
     CAIRN_TRY_ASSIGN(weight.bias, vector(name + ".bias"));
   }
   BackendError error;
-  if (!device_->backend().pack_linear(device_->handle(), &weight, &error)) {
+  const auto place_for = linears_.emplace(name, std::make_unique<LinearWeight>(weight)).first;
+  if (!device_->backend().pack_linear(device_->handle(), place_for->second.get(), &error)) {
+    linears_.erase(place_for);
     return Status(error.status, error.text).with_context(name);
   }
-  auto& place_for = linears_[name];
-  place_for = std::make_unique<LinearWeight>(weight);
-  return static_cast<const LinearWeight*>(place_for.get());
+  return static_cast<const LinearWeight*>(place_for->second.get());
 }
 
 Result<const LinearWeight*> Weights::joined_linear(const std::vector<const TensorEntry*>& tensors) {
