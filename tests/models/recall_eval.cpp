@@ -1,5 +1,7 @@
 // Recall on a JSONL of prompts {id, prompt, answer, kind}: greedy exact match of the whole answer and its newline, nats per
 // answer byte under teacher forcing, and agreement with a results.json of the model's card.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
@@ -124,10 +126,10 @@ int evaluate(const Arguments& arguments) {
     add(all, prompt, answer == prompt.answer, nats, card);
     add(by_kind[prompt.kind], prompt, answer == prompt.answer, nats, card);
     said.push_back({{"id", prompt.id}, {"said", answer}, {"exact", answer == prompt.answer}, {"nats", nats}});
-    std::fprintf(stderr, "\r%d asked, %d exact", all.asked, all.exact);
+    if (isatty(STDERR_FILENO)) std::fprintf(stderr, "\r%d asked, %d exact ", all.asked, all.exact);
   }
-  std::fprintf(stderr, "\n");
   if (all.asked == 0) throw std::runtime_error("no prompts");
+  if (isatty(STDERR_FILENO)) std::fprintf(stderr, "\r");
   for (const auto& [kind, tally] : by_kind) print_row(kind.c_str(), tally);
   print_row(arguments.sparse.empty() ? "all, dense" : ("all, " + arguments.sparse).c_str(), all);
   if (!arguments.output.empty()) std::ofstream(arguments.output) << said.dump(1) << "\n";
