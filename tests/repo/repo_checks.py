@@ -49,7 +49,7 @@ MAY_INCLUDE = {
     "backends/rocm": ["backends/interface", "backends/gpu", STATUS_CODES],
 }
 VENDOR_ROOMS = ("backends/gpu/platform/", "backends/cuda/", "backends/rocm/")
-VENDOR_WORDS = re.compile(r"\b(cuda[A-Z_]\w*|hip[A-Z_]\w*|__shfl\w*|__CUDA\w*|__HIP\w*|__launch_bounds__|"
+VENDOR_WORDS = re.compile(r"\b(cuda[A-Z_]\w*|hip[A-Z_]\w*|__shfl\w*|__CUDA\w*|__HIP\w*|"
                           r"cublas\w*|rocblas\w*|nvcc|hipcc)\b|[<\"](cuda|hip)[/_.\w]*[>\"]")
 LIBRARY_NEVER = re.compile(r"\bthrow\b(?!\s*;)|\bstd::(cout|cerr|clog|terminate|abort|exit)\b|(?<![\w:.])(printf|puts|putchar|exit|abort)\s*\("
                            r"|\bfprintf\s*\(|\bgetenv\b|\bassert\s*\(\s*false")
