@@ -39,7 +39,8 @@ CAIRN_API cairn_status cairn_state_reset(cairn_state* state);
 /**
  * Goes back to an earlier position, as if the tokens after it had never been read: bit for bit.
  *
- * @param position  In [oldest, current]; the oldest is told by cairn_state_get_info.
+ * @param position  In [oldest, current]; the oldest is told by cairn_state_get_info. Not inside a sparse prefill, which
+ *                  selects over its whole call; its begin and its end can be reached.
  * @return CAIRN_STATUS_INVALID_ARGUMENT  outside that range: the message tells it; the state is unchanged.
  * Also mends an invalid state when the position lies at or before its last good checkpoint. @since 0.1
  */

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "tests/support/agent_bench.h"
+#include "tests/snapshot/forged_snapshot.h"
 
 namespace cairn {
 namespace {
@@ -161,6 +161,27 @@ TEST_CASE("a snapshot holds no byte that is not state: padding and unread memory
   reference.prefill(*expected, tokens);
 
   CHECK(bench.save(*state) == reference.save(*expected));
+}
+
+TEST_CASE("an agent of years goes on: positions pass 2^31 and 2^32") {
+  const AgentBench bench("reference", test::random_model({test::delta_layer(Mechanism::kGdn), test::attention_layer(8), test::sdm_layer()}, 4));
+  const std::vector<std::int32_t> tokens = random_tokens(100);
+  const auto young = bench.state();
+  bench.prefill(*young, tokens);
+  test::ForgedSnapshot forged = test::ForgedSnapshot::of(bench.save(*young));
+  for (const std::int64_t position : {(std::int64_t{1} << 31) - 2, (std::int64_t{1} << 32) - 2, std::int64_t{1} << 50}) {
+    CAPTURE(position);
+    forged.contents.position = position;
+    const auto old = bench.state(with_window(128)), again = bench.state(with_window(128));
+    bench.restore(*old, forged.build());
+
+    bench.decode(*old, std::span(tokens).first(5));
+    bench.prefill(*old, tokens);
+    CHECK(old->position() == position + 105);
+    bench.restore(*again, bench.save(*old, true));
+    for (State* state : {old.get(), again.get()}) bench.rewind(*state, position + 40);
+    CHECK(bench.save(*again, true) == bench.save(*old, true));
+  }
 }
 
 TEST_CASE("inspection needs no model and tells what is inside") {
