@@ -427,7 +427,7 @@ int main(int argc, char** argv) {
     check_case("kda ragged", ops.kda, {2, 2, 128, true}, {0, 1, 63, 64, 65, 500}, Gates::kModel, Phase::kPrefill, all_heads(2));
     check_case("kda ragged harsh", ops.kda, {2, 2, 128, true}, {0, 1, 63, 64, 65, 500}, Gates::kHarsh, Phase::kPrefill, all_heads(2));
     time_prefill("kda", ops.kda, kda, 1, 8192, 14.3 * 24 / 16);
-    time_prefill("kda", ops.kda, kda, 1, 131072, 14.3 * 24);
+    time_prefill("kda", ops.kda, kda, 1, 32768, 14.3 * 24 / 4);
   }
   return 0;
 }

@@ -5,7 +5,9 @@
 //             (row = group + 16 i); all loads of a thread are in flight before the first sum
 //   Traffic   2 HV K V 4 bytes a sequence; nothing else matters
 //   Numerics  f32; a column's sums run over a thread's rows, then lanes, then warps: the same for any batch
-//   Measured  the recurrence kernel it replaces: B = 1 / 8 / 64 / 256: 10.0 / 23.3 / 161 / 626 us (HV 32, K = V = 128, H200)
+//   Measured  (us, B = 1 / 8 / 64 / 256, HV 32, K = V = 128, bf16, H200) 3.95 / 12.2 / 76.5 / 296; the recurrence kernel in its
+//             place 10.0 / 23.3 / 161 / 626; 256 threads of 4 rows 4.19 / 13.6 / 87.2 / 338; q and k through shared memory
+//             4.01 / 13.1 / 77.0 / 295; a plain copy of the states 2.94 / 10.0 / 64.8 / -
 #pragma once
 
 #include "backends/gpu/kernels/delta_rule_recurrence.cuh"
@@ -22,7 +24,6 @@ __device__ inline float sum_lane_groups(float x) {
 
 template <class Element, DeltaRule kRule, int kRows>
 __global__ void __launch_bounds__(kDecodeThreads) delta_rule_decode_kernel(DeltaRuleArgs a) {
-  __shared__ float rows[3][kDecodeRowGroups * kRows];  // k, q, decay
   __shared__ float partial[kDecodeParts][2 * kRecurrenceColumns + 1];
   const int thread = static_cast<int>(threadIdx.x), h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
   const int group = thread / 8, part = thread / 32, quad = thread % 8;
@@ -34,17 +35,11 @@ __global__ void __launch_bounds__(kDecodeThreads) delta_rule_decode_kernel(Delta
 #pragma unroll
   for (int i = 0; i < kRows; ++i) load_four(state + static_cast<std::int64_t>(kDecodeRowGroups) * i * a.value_dim, s[i]);
   const DeltaTokenView<Element, kRule> token(a, t, h);
-  for (int row = thread; row < a.key_dim; row += kDecodeThreads) {
-    rows[0][row] = load_element(token.k[row]);
-    rows[1][row] = load_element(token.q[row]);
-    rows[2][row] = token.decay(row);
-  }
-  __syncthreads();
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const int row = group + kDecodeRowGroups * i;
-    key[i] = rows[0][row];
-    const float query = rows[1][row], decay = rows[2][row];
+    key[i] = load_element(token.k[row]);
+    const float query = load_element(token.q[row]), decay = token.decay(row);
     qk += query * key[i];
 #pragma unroll
     for (int c = 0; c < 4; ++c) {

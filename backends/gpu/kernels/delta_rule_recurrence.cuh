@@ -3,7 +3,8 @@
 //   Shapes    q, k [T, HK, K]; v, out, residual [T, HV, V]; states [B] -> [HV, K, V] f32, in place
 //   Launch    grid (ceil(V / 32), HV, B), 128 threads: 8 neighbouring threads own 8 columns of S, four such groups share
 //             the rows of a column (row = group + 4 i), so a load touches whole 32-byte sectors
-//   Traffic   decode: 2 HV K V 4 bytes a sequence; prefill is bound by the chain of T dependent tokens
+//   Traffic   decode: 2 HV K V 4 bytes a sequence; prefill is bound by the chain of T dependent tokens,
+//             which are staged 8 at a time (read token by token from global memory: 9 us a token)
 //   Numerics  f32; a column's sums run in row order inside a group, then over the groups: the same for any batch
 #pragma once
 
@@ -46,11 +47,48 @@ struct DeltaTokenView {
   }
 };
 
+inline constexpr int kStagedTokens = 8;
+
+/// The next tokens of a head in shared memory, so that the chain over tokens waits for no global load. Rows past key_dim
+/// hold zeros (decay 1), so that loops over rows need no bound.
+template <int kRowCount>
+struct StagedTokens {
+  float q[kStagedTokens][kRowCount], k[kStagedTokens][kRowCount], erase[kStagedTokens][kRowCount];
+  float decay[kStagedTokens][kRowCount];
+  float value[kStagedTokens][kRecurrenceColumns], beta[kStagedTokens];
+};
+
+/// Tokens [first, first + count); all threads of the block.
+template <class Element, DeltaRule kRule, int kRowCount>
+__device__ void stage_tokens(const DeltaRuleArgs& a, std::int64_t first, int count, int h, StagedTokens<kRowCount>& to) {
+  for (int i = static_cast<int>(threadIdx.x); i < count * kRowCount; i += kRecurrenceThreads) {
+    const int token = i / kRowCount, row = i % kRowCount;
+    const bool is_row = row < a.key_dim;
+    const DeltaTokenView<Element, kRule> view(a, first + token, h);
+    to.q[token][row] = is_row ? load_element(view.q[row]) : 0.0f;
+    to.k[token][row] = is_row ? load_element(view.k[row]) : 0.0f;
+    to.erase[token][row] = is_row ? view.erase_key(row) : 0.0f;
+    to.decay[token][row] = is_row ? view.decay(row) : 1.0f;
+    if (row == 0) to.beta[token] = view.beta;
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < count * kRecurrenceColumns; i += kRecurrenceThreads) {
+    const int token = i / kRecurrenceColumns, column = i % kRecurrenceColumns;
+    const int v = static_cast<int>(blockIdx.x) * kRecurrenceColumns + column;
+    float value = 0;
+    if (v < a.value_dim) {
+      value = load_element(row_of<Element>(a.v, first + token)[h * a.value_dim + v]);
+      if (kRule == DeltaRule::kGdn2) value *= load_element(row_of<Element>(a.write, first + token)[h * a.value_dim + v]);
+    }
+    to.value[token][column] = value;
+  }
+}
+
 template <class Element, DeltaRule kRule, int kRows>
 __global__ void delta_rule_recurrence_kernel(DeltaRuleArgs a) {
+  __shared__ StagedTokens<kRows * kRowGroups> staged;
   const int thread = static_cast<int>(threadIdx.x), h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
-  const int group = thread / 8 % kRowGroups;
-  const int v = static_cast<int>(blockIdx.x) * kRecurrenceColumns + thread / 32 * 8 + thread % 8;
+  const int group = thread / 8 % kRowGroups, column = thread / 32 * 8 + thread % 8;
+  const int v = static_cast<int>(blockIdx.x) * kRecurrenceColumns + column;
   const bool is_column = v < a.value_dim;
   const std::int64_t begin = a.batch.offsets[b], end = a.batch.offsets[b + 1];
   if (begin == end) return;
@@ -64,26 +102,26 @@ __global__ void delta_rule_recurrence_kernel(DeltaRuleArgs a) {
     s[i] = is_column && row < a.key_dim ? state[static_cast<std::int64_t>(row) * a.value_dim] : 0.0f;
   }
   for (std::int64_t t = begin; t < end; ++t) {
-    const DeltaTokenView<Element, kRule> token(a, t, h);
+    const int token = static_cast<int>((t - begin) % kStagedTokens);
+    if (token == 0) {
+      __syncthreads();
+      stage_tokens<Element, kRule>(a, t, static_cast<int>(end - t < kStagedTokens ? end - t : kStagedTokens), h, staged);
+      __syncthreads();
+    }
     float recalled = 0;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int row = group + kRowGroups * i;
-      if (row >= a.key_dim) break;
-      s[i] *= token.decay(row);
-      recalled += s[i] * token.erase_key(row);
+      s[i] *= staged.decay[token][row];
+      recalled += s[i] * staged.erase[token][row];
     }
-    recalled = sum_row_groups(recalled);
-    float value = is_column ? load_element(row_of<Element>(a.v, t)[h * a.value_dim + v]) : 0.0f;
-    if (kRule == DeltaRule::kGdn2 && is_column) value *= load_element(row_of<Element>(a.write, t)[h * a.value_dim + v]);
-    const float residual = value - recalled, write = token.beta * residual;
+    const float residual = staged.value[token][column] - sum_row_groups(recalled), write = staged.beta[token] * residual;
     float out = 0;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int row = group + kRowGroups * i;
-      if (row >= a.key_dim) break;
-      s[i] += load_element(token.k[row]) * write;
-      out += s[i] * load_element(token.q[row]);
+      s[i] += staged.k[token][row] * write;
+      out += s[i] * staged.q[token][row];
     }
     out = sum_row_groups(out);
     if (is_column && group == 0) {
