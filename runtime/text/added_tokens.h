@@ -10,6 +10,9 @@
 
 namespace cairn {
 
+/// Longer ones are refused: at every place of a text each length that occurs is looked up.
+inline constexpr std::size_t kMaxAddedTokenBytes = 512;
+
 struct AddedToken {
   std::string content;
   std::int32_t id = -1;

@@ -64,7 +64,41 @@ bool is_null_or(const json& object, const char* key, const json& wanted) {
   return found == object.end() || found->is_null() || *found == wanted;
 }
 
-std::string type_of(const json& object) { return object.is_object() ? object.value("type", std::string()) : std::string(); }
+Status wrong_type(const char* key, const char* wanted) { return Status::format_error("tokenizer.json: field '%s' is not %s", key, wanted); }
+
+/// A field that may be absent. FORMAT: it is of another type.
+Result<bool> read_flag(const json& object, const char* key, bool fallback) {
+  const auto found = object.find(key);
+  if (found == object.end()) return fallback;
+  if (!found->is_boolean()) return wrong_type(key, "true or false");
+  return found->get<bool>();
+}
+Result<std::string> read_text(const json& object, const char* key, const char* fallback) {
+  const auto found = object.find(key);
+  if (found == object.end()) return std::string(fallback);
+  if (!found->is_string()) return wrong_type(key, "a string");
+  return found->get<std::string>();
+}
+
+/// Empty: not an object, or one without a type.
+std::string type_of(const json& object) {
+  const auto found = object.find("type");
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+/// The steps of a Sequence, or the one step that `object` is.
+Result<std::vector<const json*>> steps_of(const json& object, const char* key) {
+  std::vector<const json*> steps;
+  if (type_of(object) != "Sequence") {
+    steps.push_back(&object);
+    return steps;
+  }
+  const auto list = object.find(key);
+  if (list == object.end()) return steps;
+  if (!list->is_array()) return wrong_type(key, "an array");
+  for (const json& step : *list) steps.push_back(&step);
+  return steps;
+}
 
 class BpeTokenizer : public Tokenizer {
  public:
@@ -115,7 +149,8 @@ Status BpeTokenizer::build(const TokenizerConfig& config) {
     return Status::format_error("tokenizer.json: no model");
   }
   const json& model = root["model"];
-  if (const std::string type = model.value("type", std::string("BPE")); type != "BPE") {
+  CAIRN_TRY_ASSIGN(const std::string type, read_text(model, "type", "BPE"));
+  if (type != "BPE") {
     return Status::unsupported("tokenizer.json: model type '%s' is not supported (supported: BPE)", type.c_str());
   }
   for (const char* key : {"unk_token", "dropout"}) {
@@ -141,11 +176,10 @@ Status BpeTokenizer::build(const TokenizerConfig& config) {
 Status BpeTokenizer::read_normalizer(const json& root) {
   const auto normalizer = root.find("normalizer");
   if (normalizer == root.end() || normalizer->is_null()) return {};
-  std::vector<json> steps = {*normalizer};
-  if (type_of(*normalizer) == "Sequence") steps = normalizer->value("normalizers", std::vector<json>());
-  for (const json& step : steps) {
-    if (type_of(step) != "NFC") {
-      return Status::unsupported("tokenizer.json: normalizer '%s' is not supported (supported: NFC)", type_of(step).c_str());
+  CAIRN_TRY_ASSIGN(const std::vector<const json*> steps, steps_of(*normalizer, "normalizers"));
+  for (const json* step : steps) {
+    if (type_of(*step) != "NFC") {
+      return Status::unsupported("tokenizer.json: normalizer '%s' is not supported (supported: NFC)", type_of(*step).c_str());
     }
     has_nfc_ = true;
   }
@@ -155,17 +189,18 @@ Status BpeTokenizer::read_normalizer(const json& root) {
 Status BpeTokenizer::read_pre_tokenizer(const json& root) {
   const auto found = root.find("pre_tokenizer");
   if (found == root.end() || found->is_null()) return Status::unsupported("tokenizer.json: no pre_tokenizer (a ByteLevel one is needed)");
-  std::vector<json> steps = {*found};
-  if (type_of(*found) == "Sequence") steps = found->value("pretokenizers", std::vector<json>());
+  CAIRN_TRY_ASSIGN(const std::vector<const json*> steps, steps_of(*found, "pretokenizers"));
   bool has_bytes = false;
-  for (const json& step : steps) {
-    const std::string type = type_of(step);
+  for (const json* step : steps) {
+    const std::string type = type_of(*step);
     if (type == "Split" && !splitter_ && !has_bytes) {
-      CAIRN_TRY(read_split(step));
+      CAIRN_TRY(read_split(*step));
     } else if (type == "ByteLevel" && !has_bytes) {
       has_bytes = true;
-      if (step.value("add_prefix_space", true)) return Status::unsupported("tokenizer.json: ByteLevel.add_prefix_space is not supported");
-      if (!step.value("use_regex", true)) continue;
+      CAIRN_TRY_ASSIGN(const bool adds_space, read_flag(*step, "add_prefix_space", true));
+      CAIRN_TRY_ASSIGN(const bool uses_regex, read_flag(*step, "use_regex", true));
+      if (adds_space) return Status::unsupported("tokenizer.json: ByteLevel.add_prefix_space is not supported");
+      if (!uses_regex) continue;
       if (splitter_) return Status::unsupported("tokenizer.json: Split before ByteLevel.use_regex is not supported");
       CAIRN_TRY_ASSIGN(splitter_, TextSplitter::compile(kGpt2Pattern));
     } else {
@@ -181,9 +216,11 @@ Status BpeTokenizer::read_split(const json& step) {
   if (pattern == step.end() || !pattern->is_object() || !pattern->contains("Regex") || !(*pattern)["Regex"].is_string()) {
     return Status::unsupported("tokenizer.json: Split without a Regex pattern is not supported");
   }
-  if (step.value("behavior", std::string()) != "Isolated" || step.value("invert", false)) {
+  CAIRN_TRY_ASSIGN(const std::string behavior, read_text(step, "behavior", ""));
+  CAIRN_TRY_ASSIGN(const bool is_inverted, read_flag(step, "invert", false));
+  if (behavior != "Isolated" || is_inverted) {
     return Status::unsupported("tokenizer.json: Split with behavior '%s' is not supported (supported: Isolated, not inverted)",
-                               step.value("behavior", std::string()).c_str());
+                               behavior.c_str());
   }
   CAIRN_TRY_ASSIGN(splitter_, TextSplitter::compile((*pattern)["Regex"].get<std::string>()));
   return {};
@@ -266,13 +303,18 @@ Status BpeTokenizer::add_token(const json& entry, std::int64_t id) {
   AddedToken token;
   token.content = entry["content"].get<std::string>();
   token.id = static_cast<std::int32_t>(id);
-  token.single_word = entry.value("single_word", false);
-  token.lstrip = entry.value("lstrip", false);
-  token.rstrip = entry.value("rstrip", false);
-  token.special = entry.value("special", false);
+  if (token.content.size() > kMaxAddedTokenBytes) {
+    return Status::limit_exceeded("tokenizer.json: added token '%.40s...' has %zu bytes, more than %zu", token.content.c_str(),
+                                  token.content.size(), kMaxAddedTokenBytes);
+  }
+  CAIRN_TRY_ASSIGN(token.single_word, read_flag(entry, "single_word", false));
+  CAIRN_TRY_ASSIGN(token.lstrip, read_flag(entry, "lstrip", false));
+  CAIRN_TRY_ASSIGN(token.rstrip, read_flag(entry, "rstrip", false));
+  CAIRN_TRY_ASSIGN(token.special, read_flag(entry, "special", false));
+  CAIRN_TRY_ASSIGN(const bool is_normalized, read_flag(entry, "normalized", !token.special));
   CAIRN_TRY(set_token(id, token.content));
   is_special_[static_cast<std::size_t>(id)] = token.special;
-  (entry.value("normalized", !token.special) ? normalized_added_ : raw_added_).add(token);
+  (is_normalized ? normalized_added_ : raw_added_).add(token);
   return {};
 }
 
@@ -359,11 +401,7 @@ Status BpeTokenizer::encode(std::string_view text, std::vector<std::int32_t>& id
 
 Result<std::unique_ptr<Tokenizer>> make_bpe_tokenizer(const TokenizerConfig& config) {
   auto tokenizer = std::make_unique<BpeTokenizer>();
-  try {
-    CAIRN_TRY(tokenizer->build(config));
-  } catch (const json::exception& error) {  // a field of another type than the format says
-    return Status::format_error("tokenizer.json: %s", error.what());
-  }
+  CAIRN_TRY(tokenizer->build(config));
   return std::unique_ptr<Tokenizer>(std::move(tokenizer));
 }
 

@@ -88,7 +88,7 @@ Status TextSplitter::split(std::string_view text, const std::function<void(std::
     if (count == PCRE2_ERROR_NOMATCH) break;
     if (count < 0) return Status::limit_exceeded("tokenizer: matching at byte %zu gave up (PCRE2 error %d)", at, count);
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match.get());
-    if (range[1] == range[0]) {  // an empty match: one character on, which stays in the gap
+    if (range[1] <= range[0] || range[0] < at) {  // nothing (or \K went back): one character on, which stays in the gap
       do ++at;
       while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80);
       continue;

@@ -108,7 +108,12 @@ Status TiktokenTokenizer::read_specials(const std::string& settings) {
         if (id < rank_count_ || id >= id_end() || !entry.is_object() || !entry.contains("content") || !entry["content"].is_string()) {
           return Status::format_error("tokenizer_config.json: added token '%.16s' is not a special token of this vocabulary", name.c_str());
         }
-        tokens_[static_cast<std::size_t>(id)] = entry["content"].get<std::string>();
+        const auto& content = entry["content"].get_ref<const std::string&>();
+        if (content.size() > kMaxAddedTokenBytes) {
+          return Status::limit_exceeded("tokenizer_config.json: added token %s has %zu bytes, more than %zu", name.c_str(),
+                                        content.size(), kMaxAddedTokenBytes);
+        }
+        tokens_[static_cast<std::size_t>(id)] = content;
       }
     }
   }
