@@ -12,20 +12,43 @@ inline Lanes counted_lanes(int first) {
 
 inline int round_up_to_block(int n) { return (n + kBlock - 1) / kBlock * kBlock; }
 
+/// e^(G - border) of `count` tokens from `first` on, or with `inverted` e^(border - G); never above 1.
+inline void decays_to_border(const DecayTriangle& t, int first, int count, int border, bool inverted, float* factor) {
+  const Lanes zero = broadcast(0.0f), high = broadcast(t.high[border]), low = broadcast(t.low[border]);
+  for (int i = first; i < first + count; i += kLanes) {
+    const Lanes difference = (load(t.high + i) - high) + (load(t.low + i) - low);
+    store(factor + i, exp(min(inverted ? zero - difference : difference, zero)));
+  }
+}
+
+/// kLanes pairs of row i from column j on, `decay` apart.
+inline void store_pairs(const DecayTriangle& t, int i, int j, Lanes decay, Lanes scale) {
+  const int place = i * kChunk + j;
+  const Lanes zero = broadcast(0.0f), row = broadcast(static_cast<float>(i)), column = counted_lanes(j);
+  if (t.kk) {
+    const Lanes pair = load(t.kk + place) * decay, weighted = t.beta ? pair * load(t.beta + j) : pair;
+    store(t.solve + place, select_less(column, row, zero - weighted, zero));
+  }
+  if (t.qk) store(t.attend + place, select_less(row, column, zero, load(t.qk + place) * decay * scale));
+}
+
+/// Inside a block of 16 tokens every pair has its own exponential; earlier blocks meet this one at its border.
 void decay_triangle(const DecayTriangle& t) {
   const Lanes zero = broadcast(0.0f), scale = broadcast(t.scale);
-  for (int i = 0; i < t.token_count; ++i) {
-    const Lanes high = broadcast(t.high[i]), low = broadcast(t.low[i]), row = broadcast(static_cast<float>(i));
-    for (int j = 0; j < round_up_to_block(i + 1); j += kLanes) {
-      const int place = i * kChunk + j;
-      const Lanes column = counted_lanes(j);
-      const Lanes difference = (high - load(t.high + j)) + (low - load(t.low + j));
-      const Lanes decay = exp(min(difference, zero));
-      if (t.kk) {
-        const Lanes pair = load(t.kk + place) * decay, weighted = t.beta ? pair * load(t.beta + j) : pair;
-        store(t.solve + place, select_less(column, row, zero - weighted, zero));
+  float since_border[kChunk], to_border[kChunk];
+  for (int first = 0; first < t.token_count; first += kBlock) {
+    if (first) {
+      decays_to_border(t, first, kBlock, first - 1, false, since_border);
+      decays_to_border(t, 0, first, first - 1, true, to_border);
+    }
+    for (int i = first; i < first + kBlock && i < t.token_count; ++i) {
+      for (int j = 0; j < first; j += kLanes)
+        store_pairs(t, i, j, broadcast(since_border[i]) * load(to_border + j), scale);
+      const Lanes high = broadcast(t.high[i]), low = broadcast(t.low[i]);
+      for (int j = first; j < first + kBlock; j += kLanes) {
+        const Lanes difference = (high - load(t.high + j)) + (low - load(t.low + j));
+        store_pairs(t, i, j, exp(min(difference, zero)), scale);
       }
-      if (t.qk) store(t.attend + place, select_less(row, column, zero, load(t.qk + place) * decay * scale));
     }
   }
 }
