@@ -167,7 +167,8 @@ Status import_kimi_linear(ImportContext& context) {
   read_generic_fields(reader);
   reader.expect("hidden_act", "silu");
   reader.expect("attention_bias", false);
-  reader.ignore({"num_nextn_predict_layers", "moe_router_topk_scaling"});
+  reader.expect("topk_method", "noaux_tc");
+  reader.ignore({"num_nextn_predict_layers", "seq_aux", "aux_loss_alpha", "ep_size"});
   d.architecture = "kimi_linear";
   d.model_dim = reader.int32("hidden_size");
   d.vocab_size = reader.int32("vocab_size");

@@ -73,6 +73,17 @@ TextPart find_text(ImportContext& context) {
   return {is_container ? *inner : context.config, is_container ? "config.json: text_config" : "config.json", root, head};
 }
 
+/// A container may say once for all that the head is tied; a head that is not there is.
+bool is_tied(const ImportContext& context, const TextPart& text) {
+  const auto says = [](const nlohmann::json& config, bool value) {
+    const auto found = config.find("tie_word_embeddings");
+    return found != config.end() && *found == value;
+  };
+  if (says(text.config, true)) return true;
+  if (context.tensors.has(text.head)) return !says(text.config, false) && says(context.config, true);
+  return says(context.config, true) || !says(text.config, false);
+}
+
 /// What stands around text_config says nothing about the text model.
 Status check_container(const ImportContext& context, const ModelDescription& description) {
   if (!context.config.contains("text_config")) return {};
@@ -91,6 +102,7 @@ Status import_with(ImportContext& context, bool is_moe) {
   ConfigReader reader(text.config, text.where);
   d.architecture = is_moe ? "qwen3_5_moe" : "qwen3_5";
   read_qwen_hybrid(context, reader);
+  d.tied_embedding = is_tied(context, text);
   MlpConfig mlp;
   if (is_moe) {
     mlp.kind = MlpKind::kMoe;
@@ -100,10 +112,14 @@ Status import_with(ImportContext& context, bool is_moe) {
     mlp.shared_hidden_dim = reader.int32("shared_expert_intermediate_size");
     mlp.shared_gate = true;
     reader.expect("norm_topk_prob", true);
+    reader.expect("decoder_sparse_step", 1);
     reader.ignore({"intermediate_size"});
   } else {
     mlp.hidden_dim = reader.int32("intermediate_size");
+    reader.expect("num_experts", 0);  // dense exports keep the fields of their class
+    reader.ignore({"num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size", "norm_topk_prob", "decoder_sparse_step"});
   }
+  reader.expect("mlp_only_layers", nlohmann::json::array());
   for (LayerConfig& layer : d.layers) layer.mlp = mlp;
   CAIRN_TRY(reader.finish());
   CAIRN_TRY(check_container(context, d));
@@ -132,7 +148,7 @@ void read_qwen_hybrid(ImportContext& context, ConfigReader& reader) {
   if (gate != "swish" && gate != "silu") {
     reader.fail(Status::unsupported("%s: field 'output_gate_type' is '%.60s' (supported: swish)", reader.where().c_str(), gate.c_str()));
   }
-  reader.ignore({"mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "num_nextn_predict_layers"});
+  reader.ignore({"mrope_interleaved", "mrope_section", "mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "num_nextn_predict_layers"});
   d.model_dim = reader.int32("hidden_size");
   d.vocab_size = reader.int32("vocab_size");
   d.norm_eps = reader.number("rms_norm_eps", 1e-6F);

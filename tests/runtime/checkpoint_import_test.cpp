@@ -218,6 +218,18 @@ TEST_CASE("multi-token prediction is left out, and a head that is tied anyway") 
   CHECK(result.value().find("head.weight") == nullptr);
 }
 
+TEST_CASE("a container that alone says that the head is tied, and a head that is not there") {
+  Checkpoint outer("qwen3_5_r2_tied_vl"), neither("qwen3_5_r2_tied_vl"), contrary("qwen3_5_r2_tied_vl");
+  outer.config["text_config"].erase("tie_word_embeddings");
+  neither.config["text_config"].erase("tie_word_embeddings");
+  neither.config.erase("tie_word_embeddings");
+  contrary.config["text_config"]["tie_word_embeddings"] = contrary.config["tie_word_embeddings"] = false;
+
+  CHECK(outer.imported().ok());
+  CHECK(neither.imported().ok());
+  CHECK(contrary.imported().status().message().find("lm_head.weight") != std::string::npos);
+}
+
 TEST_CASE("flash-linear-attention checkpoints import, with attention layers between") {
   Checkpoint kda;
   kda.config = Json::parse(R"({"model_type": "kda", "hidden_size": 16, "num_hidden_layers": 2, "num_heads": 2, "head_dim": 8, "expand_v": 1.0,
