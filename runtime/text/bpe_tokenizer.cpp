@@ -218,11 +218,12 @@ Status BpeTokenizer::read_split(const json& step) {
   }
   CAIRN_TRY_ASSIGN(const std::string behavior, read_text(step, "behavior", ""));
   CAIRN_TRY_ASSIGN(const bool is_inverted, read_flag(step, "invert", false));
-  if (behavior != "Isolated" || is_inverted) {
-    return Status::unsupported("tokenizer.json: Split with behavior '%s' is not supported (supported: Isolated, not inverted)",
-                               behavior.c_str());
+  const bool drops_gaps = behavior == "Removed" && is_inverted;  // what is no match is removed
+  if (behavior != "Isolated" && !drops_gaps) {
+    return Status::unsupported("tokenizer.json: Split with behavior '%s'%s is not supported (supported: Isolated; Removed, inverted)",
+                               behavior.c_str(), is_inverted ? ", inverted," : "");
   }
-  CAIRN_TRY_ASSIGN(splitter_, TextSplitter::compile((*pattern)["Regex"].get<std::string>()));
+  CAIRN_TRY_ASSIGN(splitter_, TextSplitter::compile((*pattern)["Regex"].get<std::string>(), drops_gaps));
   return {};
 }
 

@@ -53,7 +53,7 @@ struct TextSplitter::Compiled {
 
 TextSplitter::~TextSplitter() = default;
 
-Result<std::unique_ptr<TextSplitter>> TextSplitter::compile(const std::string& source) {
+Result<std::unique_ptr<TextSplitter>> TextSplitter::compile(const std::string& source, bool drops_gaps) {
   const std::string pattern = with_white_space(source);
   int error = 0;
   PCRE2_SIZE offset = 0;
@@ -68,6 +68,7 @@ Result<std::unique_ptr<TextSplitter>> TextSplitter::compile(const std::string& s
   (void)pcre2_jit_compile(compiled->code, PCRE2_JIT_COMPLETE);  // without JIT it is slower, not different
   std::unique_ptr<TextSplitter> splitter(new TextSplitter());
   splitter->compiled_ = std::move(compiled);
+  splitter->drops_gaps_ = drops_gaps;
   return splitter;
 }
 
@@ -93,11 +94,11 @@ Status TextSplitter::split(std::string_view text, const std::function<void(std::
       while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80);
       continue;
     }
-    if (range[0] > gap) take(text.substr(gap, range[0] - gap));
+    if (range[0] > gap && !drops_gaps_) take(text.substr(gap, range[0] - gap));
     take(text.substr(range[0], range[1] - range[0]));
     at = gap = range[1];
   }
-  if (gap < text.size()) take(text.substr(gap));
+  if (gap < text.size() && !drops_gaps_) take(text.substr(gap));
   return {};
 }
 

@@ -14,18 +14,19 @@ namespace cairn {
 class TextSplitter {
  public:
   /// FORMAT: the pattern does not compile.
-  static Result<std::unique_ptr<TextSplitter>> compile(const std::string& pattern);
+  static Result<std::unique_ptr<TextSplitter>> compile(const std::string& pattern, bool drops_gaps = false);
   ~TextSplitter();
   TextSplitter(const TextSplitter&) = delete;
   TextSplitter& operator=(const TextSplitter&) = delete;
 
-  /// Calls `take` with every match and with every gap between matches, in order ("Isolated"). `text` is valid UTF-8.
+  /// Calls `take` with every match and (unless they are dropped) with every gap between matches, in order. `text` is valid UTF-8.
   Status split(std::string_view text, const std::function<void(std::string_view)>& take) const;
 
  private:
   TextSplitter() = default;
   struct Compiled;
   std::unique_ptr<Compiled> compiled_;
+  bool drops_gaps_ = false;
 };
 
 /// Canonical composition (NFC); ASCII comes back as it is. INVALID_ARGUMENT: not UTF-8.

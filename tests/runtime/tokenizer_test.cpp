@@ -168,6 +168,22 @@ TEST_CASE("tokens that only tokenizer_config.json names are matched") {
   CHECK(tokenizer->id_end() == 302);
 }
 
+TEST_CASE("a pattern that keeps its matches is the same as one that isolates them") {
+  TokenizerConfig config = config_of("cl100k");
+  const auto isolated = make(config);
+  Json root = Json::parse(config.data);
+  Json& split = root["pre_tokenizer"]["pretokenizers"][0];
+  split["behavior"] = "Removed";
+  split["invert"] = true;
+  config.data = root.dump();
+  const auto kept = make(config);
+  const std::string text = "It's 12345 caf\u00e9s,  \u4e2d\u6587\n\n ok";
+
+  CHECK(encoded(*isolated, text) == encoded(*kept, text));
+  split["invert"] = false;
+  CHECK(refusal(root).code() == CAIRN_STATUS_UNSUPPORTED);
+}
+
 TEST_CASE("text that is not UTF-8 is refused") {
   const auto tokenizer = make(config_of("qwen2"));
   std::vector<std::int32_t> ids;
