@@ -28,7 +28,10 @@ class WatchingAllocator {
 
  private:
   static void* allocate(void*, std::size_t size_bytes, std::size_t alignment) {
-    return std::aligned_alloc(std::max<std::size_t>(alignment, 8), (size_bytes + 4095) / 4096 * 4096 + 4096);
+    const std::size_t room = (size_bytes + 4095) / 4096 * 4096 + 4096;
+    void* memory = std::aligned_alloc(std::max<std::size_t>(alignment, 8), room);
+    if (memory) std::memset(memory, 0, room);  // what others left in the heap is not ours
+    return memory;
   }
   static void release(void* user, void* memory, std::size_t size_bytes) {
     auto& self = *static_cast<WatchingAllocator*>(user);
