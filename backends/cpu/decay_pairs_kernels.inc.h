@@ -5,9 +5,8 @@ namespace cairn::cpu::CAIRN_ISA {
 
 /// 0, 1, 2, ... from `first` on.
 inline Lanes counted_lanes(int first) {
-  float lane[kLanes];
-  for (int i = 0; i < kLanes; ++i) lane[i] = static_cast<float>(first + i);
-  return load(lane);
+  static constexpr float kCounted[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return load(kCounted) + broadcast(static_cast<float>(first));
 }
 
 inline int round_up_to_block(int n) { return (n + kBlock - 1) / kBlock * kBlock; }
