@@ -1,7 +1,9 @@
 // Streams on small models of every mechanism: what a call promises about bits, batches and failures.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <random>
 
 #include "runtime/execution/stream.h"
@@ -261,6 +263,40 @@ TEST_CASE("a gdn layer without an output gate reads sparsely") {
     logits[i] = state->last_logits();
   }
   CHECK(largest_difference(logits[0], logits[1]) < 1e-3);
+}
+
+/// The model with an embedding of token 7 that is not a number.
+std::shared_ptr<const ModelDescription> poisoned_model() {
+  auto model = std::make_shared<ModelDescription>(*test::every_mechanism_model(1));
+  for (TensorEntry& tensor : model->tensors) {
+    if (tensor.name != "embed.weight") continue;
+    const auto* from = static_cast<const float*>(tensor.data);
+    auto values = std::make_shared<std::vector<float>>(from, from + tensor.size_bytes / sizeof(float));
+    std::fill_n(values->begin() + 7 * model->model_dim, model->model_dim, std::numeric_limits<float>::quiet_NaN());
+    tensor.data = values->data();
+    model->storage.push_back(values);
+  }
+  return model;
+}
+
+TEST_CASE("a sequence of numbers that are none touches no other sequence of its batch") {
+  const std::shared_ptr<const ModelDescription> model = poisoned_model();
+  const std::vector<std::int32_t> poison(130, 7), tokens(130, 3);
+  for (const char* backend : {"reference", "cpu"}) {
+    CAPTURE(backend);
+    const Bench bench(backend, model);
+    const auto alone = bench.state(), poisoned = bench.state(), beside = bench.state();
+    bench.prefill(*alone, tokens);
+    bench.decode(*alone, 5);
+
+    const std::vector<SequenceInput> batch = {{poisoned.get(), poison}, {beside.get(), tokens}};
+    REQUIRE(bench.stream->prefill(batch, {}, nullptr).ok());
+    const std::vector<State*> states = {poisoned.get(), beside.get()};
+    REQUIRE(bench.stream->decode(states, std::vector<std::int32_t>{7, 5}).ok());
+
+    CHECK(beside->is_valid());
+    CHECK(same_bits(beside->last_logits(), alone->last_logits()));
+  }
 }
 
 }  // namespace cairn
