@@ -51,7 +51,8 @@ __global__ void linear_kernel(LinearKernelArgs kernel_args) {
 }
 
 const char* unsupported_reason(const LinearArgs& args) {
-  return first_reason({require_activations("linear", args.dtype), require_activations("linear", args.out_dtype)});
+  return first_reason({require_activations("linear", args.dtype), require_activations("linear", args.out_dtype),
+                       require_range("linear", "token_count", args.token_count, 0, 65535 * kTile)});  // the grid in y
 }
 
 void run(BackendQueue* queue, const LinearArgs& args, void*) {

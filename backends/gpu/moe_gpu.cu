@@ -12,6 +12,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 constexpr std::int32_t kMaxExperts = 1024;
+constexpr std::int64_t kMaxWarps = 4 * ((std::int64_t{1} << 31) - 1);  // 4 a block, 2^31 - 1 blocks in x
 
 struct MoeScratch {
   std::int32_t* chosen;     ///< [T, k]
@@ -57,7 +58,7 @@ __device__ inline void choose(const MoeArgs& args, const float* score, bool* is_
           }
         }
         const float sum = size > 1 ? first + second : first;
-        if (sum < worst_score) {
+        if (worst < 0 || sum < worst_score) {  // the first one also when it is NaN
           worst_score = sum;
           worst = g;
         }
@@ -154,7 +155,9 @@ __global__ void expert_output_kernel(MoeKernelArgs kernel_args) {
 
 const char* unsupported_reason(const MoeArgs& args) {
   return first_reason({require_activations("moe", args.dtype), require_range("moe", "expert_count", args.expert_count, 1, kMaxExperts),
-                       require_range("moe", "top_k", args.top_k, 1, args.expert_count)});
+                       require_range("moe", "top_k", args.top_k, 1, args.expert_count),
+                       require_range("moe", "hidden values of all tokens", std::int64_t{args.token_count} * args.top_k * args.hidden_dim, 0, kMaxWarps),
+                       require_range("moe", "output values of all tokens", std::int64_t{args.token_count} * args.dim, 0, kMaxWarps)});
 }
 
 std::size_t scratch_bytes(const MoeArgs& args) { return carve(args, nullptr).size_bytes; }

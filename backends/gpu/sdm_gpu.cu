@@ -86,7 +86,10 @@ __global__ void address_kernel(AddressArgs args) {
   const int n = args.side, m = args.count < n ? args.count : n, keep = kept(args.count, n);
   const int thread = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x);
   for (int half = 0; half < 2; ++half) {
-    for (int i = thread; i < n; i += step) scores[i] = load(args.scores, args.dtype, t, (head * 2 + half) * n + i);
+    // Finite, NaN as the least: their order is total, so that every place is filled with a slot of the table.
+    for (int i = thread; i < n; i += step) {
+      scores[i] = fminf(fmaxf(load(args.scores, args.dtype, t, (head * 2 + half) * n + i), -1e38f), 1e38f);
+    }
     __syncthreads();
     rank_scores(scores, n, m, best[half], best_index[half]);
   }

@@ -50,6 +50,7 @@ __global__ void route_partitions_kernel(SseKernelArgs kernel_args) {
       const bool is_left = logits[i] < above || (logits[i] == above && i > above_index);
       if (is_left && (best < 0 || logits[i] > logits[best])) best = i;
     }
+    if (best < 0) best = k;  // NaN: any partition, but one of the state's
     kernel_args.scratch.chosen[t * args.top_k + k] = best;
     kernel_args.scratch.weight[t * args.top_k + k] = expf(logits[best] - largest) / sum;
     above = logits[best];

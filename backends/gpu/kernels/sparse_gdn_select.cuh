@@ -44,7 +44,7 @@ __global__ void rank_chunks_kernel(SparseGdnStage stage) {
       const double norm = stage.scratch.visibility[h];
       if (norm > 0) value += stage.scratch.scores[static_cast<std::int64_t>(c) * heads + h] / norm / per;
     }
-    rank[c] = value;
+    rank[c] = value - value == 0 ? value : 0;  // what is not finite has no place in an order
   }
 }
 
@@ -67,7 +67,7 @@ __global__ void gate_energy_kernel(SparseGdnStage stage) {
   if (threadIdx.x != 0) return;
   const int head = static_cast<int>(blockIdx.x), value_dim = stage.call.delta.value_dim;
   double eta = 0;
-  for (int sample = 0; sample < 4 * stage.chunk_count; ++sample) {
+  for (int sample = 0; stage.call.gate.data && sample < 4 * stage.chunk_count; ++sample) {  // without an output gate: 0
     const int t = kChunk * (sample / 4) + 8 + 16 * (sample % 4), v = static_cast<int>(73LL * sample % value_dim);
     if (t >= stage.token_count) continue;
     const double z = load(stage.call.gate, stage.call.delta.dtype, stage.first_token + t, static_cast<std::int64_t>(head) * value_dim + v);
