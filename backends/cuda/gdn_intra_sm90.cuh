@@ -7,6 +7,9 @@
 //   Numerics  KK^T, QK^T bf16 x bf16 -> f32 (exact products); 16 x 16 diagonal blocks solved in f32; the merges of blocks
 //             in tf32 (cut, not rounded) with f32 sums; T', A' rounded to bf16. Exponents are differences before 2^x; masks are selections
 //   Predicted 2,500 cycles of issue per item and multiprocessor: 0.18 ms for 65,536 tokens on 132 multiprocessors
+//   Measured  0.53 ms; 0.41 ms after: products of blocks without rounding to tf32, no work above the diagonal, gates of the
+//             next item loaded ahead, one release in place of a fence in every thread. Bound by latencies: 1.45 instructions
+//             a cycle with 3 warps a scheduler
 #pragma once
 
 #include "backends/cuda/gdn_plan_sm90.cuh"

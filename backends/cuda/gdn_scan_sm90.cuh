@@ -13,7 +13,7 @@
 //       for the matrix engine cost 380 of 2,200 cycles, late shared loads 150
 //     hand-over as registers, no fences                                       predicted 0.92, measured 1.29: the outputs became
 //       the slower side (their operands now come through 12 loads, and O^T needs a transposed store)
-//     tiles again, fences on the side of the outputs, places read once        predicted 1.0, measured 1.11 alone, 1.30 beside
+//     tiles again, fences on the side of the outputs, places read once        predicted 1.0, measured 1.11 alone, 1.26 beside
 //       gdn_intra (clocks and memory shared): 2,000 cycles on the chain, of which 640 are its matrix products
 #pragma once
 
@@ -255,6 +255,7 @@ __device__ __forceinline__ void run_chain(const GdnPrefillArgs& a, const ScanPla
     pair_arrive(kDeltasReady);
     products_wait<0>();
     pin(s);
+    __syncwarp();  // all lanes have read
     if (lane == 0) barrier_arrive(shared_address(&shared.empty[stage]));
     round_state(s, rounded);
     keep_checkpoint(a, place, chunk + 1 - place.begin, chunk + 1 == place.end, s, warp, lane);
@@ -322,6 +323,7 @@ __device__ __forceinline__ void run_outputs(const GdnPrefillArgs& a, const ScanP
     products_wait<0>();
     pin(o);
     pair_arrive(kDeltasFree);
+    __syncwarp();  // all lanes have read
     if (lane == 0) barrier_arrive(shared_address(&shared.empty[stage]));
     store_outputs(a, place, place.rows(chunk), o, shared_address(shared.out), warp, lane);
     if (++stage == kScanStages) stage = 0, parity ^= 1;

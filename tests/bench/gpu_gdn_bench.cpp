@@ -1,4 +1,4 @@
-// gpu_gdn_bench PLUGIN [check] [prefill] [batch] [decode] [kda]: the delta rules on a CUDA device.
+// gpu_gdn_bench PLUGIN [check] [prefill] [batch] [decode] [kda] [small] [profile]: the delta rules on a CUDA device.
 // check: against a float64 recurrence. The others: medians of graph replays of 24 calls over rotating inputs.
 // Gates are those of a model: g = -exp(A_log) softplus(a + dt_bias), A in [1, 16], dt in [1e-3, 0.1]; keys are unit vectors.
 #include <cuda_runtime.h>
@@ -418,6 +418,12 @@ int main(int argc, char** argv) {
   if (wants("batch")) {
     time_prefill("gdn", ops.gdn, qwen, 8, 8192, 0.70 * 24), time_prefill("gdn", ops.gdn, qwen, 2, 8192, 0);
     time_prefill("gdn", ops.gdn, qwen, 4, 8192, 0);
+  }
+  if (argc > 2 && wants("small")) {  // for compute-sanitizer
+    check_case("gdn ragged", ops.gdn, small, {0, 1, 63, 64, 65, 200}, Gates::kModel, Phase::kPrefill, all_heads(4));
+    check_case("gdn in order", ops.gdn, qwen, {200, 1, 65}, Gates::kModel, Phase::kPrefill, {0, 31});
+    check_case("gdn decode", ops.gdn, qwen, {1, 1}, Gates::kModel, Phase::kDecode, {0, 31});
+    check_case("kda", ops.kda, {2, 2, 128, true}, {1, 65}, Gates::kModel, Phase::kPrefill, all_heads(2));
   }
   if (argc > 2 && wants("profile")) {
     check_case("profile one", ops.gdn, qwen, {8192}, Gates::kModel, Phase::kPrefill, {0});

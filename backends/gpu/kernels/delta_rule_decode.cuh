@@ -5,9 +5,10 @@
 //             (row = group + 16 i); all loads of a thread are in flight before the first sum
 //   Traffic   2 HV K V 4 bytes a sequence; nothing else matters
 //   Numerics  f32; a column's sums run over a thread's rows, then lanes, then warps: the same for any batch
-//   Measured  (us, B = 1 / 8 / 64 / 256, HV 32, K = V = 128, bf16, H200) 3.95 / 12.2 / 76.5 / 296; the recurrence kernel in its
+//   Measured  (us, B = 1 / 8 / 64 / 256, HV 32, K = V = 128, bf16, H200) 3.90 / 12.1 / 76.1 / 294; the recurrence kernel in its
 //             place 10.0 / 23.3 / 161 / 626; 256 threads of 4 rows 4.19 / 13.6 / 87.2 / 338; q and k through shared memory
-//             4.01 / 13.1 / 77.0 / 295; a plain copy of the states 2.94 / 10.0 / 64.8 / -
+//             4.01 / 13.1 / 77.0 / 295; registers capped for 6 or 8 blocks 4.76 / 13.6 / 79 / 300, 4.86 / 14.9 / 102 / 401;
+//             a copy of the states 2.94 / 10.0 / 64.8 / -
 #pragma once
 
 #include "backends/gpu/kernels/delta_rule_recurrence.cuh"
