@@ -144,7 +144,8 @@ CAIRN_API cairn_status cairn_model_tokenize(const cairn_model* model, const char
 
 /**
  * Token ids to bytes (not NUL-terminated; a token may hold half a character: see cairn_text_decoder).
- * Sizes as in cairn_model_tokenize. Special tokens give no bytes. Thread-safe. @since 0.1
+ * Sizes as in cairn_model_tokenize. Special tokens and ids without a text give no bytes; negative ids are refused.
+ * Thread-safe. @since 0.1
  */
 CAIRN_API cairn_status cairn_model_detokenize(const cairn_model* model, const int32_t* tokens, size_t token_count,
                                               char* text, size_t* text_bytes);

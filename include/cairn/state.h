@@ -85,13 +85,15 @@ CAIRN_API cairn_status cairn_state_get_statistics(cairn_state* state, int32_t la
 
 /**
  * Which slots of an SDM layer were written: one byte (0 or 1) per slot, head-major [heads, slots].
- * @param count  [in,out] room in `written`, then the need; sizes as in cairn_model_tokenize. @since 0.1
+ * @param count  [in,out] room in `written`, then the need; sizes as in cairn_model_tokenize.
+ * @return CAIRN_STATUS_UNSUPPORTED  the layer has no slot table. @since 0.1
  */
 CAIRN_API cairn_status cairn_state_get_written_slots(cairn_state* state, int32_t layer, uint8_t* written, size_t* count);
 
 /**
  * The logits after the last token read, also after a restore.
- * @param count  [in,out] room in `logits` (vocab_size floats), then the need. @since 0.1
+ * @param count  [in,out] room in `logits` (vocab_size floats), then the need.
+ * @return CAIRN_STATUS_WRONG_STATE  none are known: nothing was read with logits, or no_last_logits is set. @since 0.1
  */
 CAIRN_API cairn_status cairn_state_get_last_logits(cairn_state* state, float* logits, size_t* count);
 

@@ -13,8 +13,8 @@ typedef struct cairn_stream cairn_stream;
 
 typedef struct cairn_stream_options {
   size_t struct_size;
-  void* native_queue;             /* the host's own cudaStream_t or hipStream_t; NULL: a new one */
-  int32_t max_sequences;          /* largest batch; 0: 256 */
+  void* native_queue;             /* the host's own cudaStream_t or hipStream_t (cpu: UNSUPPORTED); NULL: a new one */
+  int32_t max_sequences;          /* largest batch, at most 65,535; 0: 256 */
   int32_t prefill_chunk_tokens;   /* tokens planned at once, multiple of 64; 0: chosen */
 } cairn_stream_options;
 
@@ -59,7 +59,7 @@ typedef struct cairn_batch {
   int32_t sequence_count;
   cairn_prefill_mode mode;
   const cairn_sparse_options* sparse; /* NULL: defaults; only read in sparse mode */
-  cairn_progress_fn progress;         /* tokens of the whole batch; may cancel */
+  cairn_progress_fn progress;         /* tokens of the whole batch; may cancel until all are read */
   void* progress_user;
 } cairn_batch;
 
