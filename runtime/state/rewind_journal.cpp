@@ -83,6 +83,9 @@ Status RewindJournal::reserve(std::int64_t token_count) {
   if (!is_on()) return {};
   const auto spans = static_cast<std::size_t>(checkpoints_during(token_count)) + spans_.size() + 1;
   if (spans > spans_.capacity()) spans_.reserve(2 * spans);
+  const std::int64_t kept = std::min(checkpoint_limit(), static_cast<std::int64_t>(checkpoints_.size()) + checkpoints_during(token_count));
+  const std::size_t checkpoints = static_cast<std::size_t>(kept) + 1;  // one more before the oldest goes
+  if (checkpoints > checkpoints_.capacity()) checkpoints_.reserve(2 * checkpoints);
   return tokens_.reserve(token_count);
 }
 

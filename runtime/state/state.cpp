@@ -213,6 +213,7 @@ Status State::prepare_checkpoints(std::int64_t count) {
     pool_.push_back(std::move(checkpoint));
   }
   dropped_.reserve(pool_.size() + static_cast<std::size_t>(live) + 1);
+  pool_.reserve(pool_.size() + static_cast<std::size_t>(live) + 1);  // where those dropped go
   return {};
 }
 
