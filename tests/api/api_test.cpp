@@ -298,6 +298,11 @@ TEST_CASE("sizes too small are told, options out of range are refused by name") 
   REQUIRE_OK(cairn_state_get_last_logits(agent.state, logits.data(), &count));
   CHECK(cairn_state_get_last_logits(agent.state, nullptr, &count) == CAIRN_STATUS_INVALID_ARGUMENT);
 
+  cairn_state* const twice[] = {agent.state, agent.state};
+  const int32_t tokens[] = {1, 2};
+  CHECK(cairn_decode(agent.stream, twice, tokens, 2) == CAIRN_STATUS_INVALID_ARGUMENT);
+  CHECK(cairn_decode(agent.stream, twice, tokens, 1) == CAIRN_STATUS_OK);
+
   cairn_state* state = nullptr;
   cairn_state_options options = CAIRN_STATE_OPTIONS_INIT;
   options.rewind_spacing_tokens = 65;
