@@ -1,6 +1,6 @@
-// Blocks on the host: every thread of a block is a fibre that runs to its next barrier or shuffle, in order.
-// For numerics and memory checks without a GPU, not for speed. It cannot show races, nor matrix instructions: kernels that
-// use those keep a scalar branch. Warp size: CAIRN_EMULATED_WARP, 32 or 64.
+// Blocks on the host: every thread of a block is a fibre that runs to its next barrier, shuffle or matrix product.
+// For numerics and memory checks without a GPU, not for speed; it cannot show races. Warps may take different paths between
+// barriers; threads that wait for each other at different barriers end the program. Warp size: CAIRN_EMULATED_WARP, 32 or 64.
 #pragma once
 
 #include <cmath>
@@ -42,10 +42,17 @@ struct EmulatedThread {
 
 /// The thread that is running.
 EmulatedThread& emulated_thread();
-/// Ends this thread's turn until every other thread of the block has come as far.
+/// Waits for every thread of the block, of the warp.
 void emulated_barrier();
+void emulated_warp_barrier();
 /// Every thread of a warp gives 8 bytes and gets those of lane `lane` of its warp.
 std::uint64_t emulated_exchange(std::uint64_t value, int lane);
+/// What a lane brings to a matrix product: a, then b.
+struct EmulatedOperands {
+  std::uint32_t a[4], b[2];
+};
+/// Gives this lane's operands to its group of 32; returns those of the whole group, valid until the lane's next product.
+const EmulatedOperands* emulated_operands(const EmulatedOperands& mine);
 unsigned char* emulated_shared();
 /// Runs body once for every thread of every block.
 void emulate(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body);
@@ -67,7 +74,7 @@ struct DeviceProperties {
 };
 
 inline Error read_properties(int, DeviceProperties* properties) {
-  *properties = {"block emulator", 0, 0, 4, 64 * 1024, std::size_t{1} << 32};
+  *properties = {"block emulator", 0, 0, 4, 227 * 1024, std::size_t{1} << 32};
   return kSuccess;
 }
 
@@ -111,6 +118,7 @@ T shuffle(T value, int lane) {
 }
 template <class T>
 T shuffle_xor(T value, int mask) { return shuffle(value, emulated_lane() ^ mask); }
+inline void warp_barrier() { emulated_warp_barrier(); }
 inline unsigned char* dynamic_shared() { return emulated_shared(); }
 inline float bits_to_float(std::uint32_t bits) {
   float value;

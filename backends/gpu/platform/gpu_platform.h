@@ -4,7 +4,8 @@
 //   g++    -> gpu_emulator.h: blocks run on the host, one fibre for each thread
 //
 // Device words: __global__, __device__, __shared__, threadIdx, blockIdx, blockDim, gridDim, __syncthreads, and from here
-// warp_size(), shuffle_xor(), shuffle(), dynamic_shared(). The warp size is 32 or 64: never assume it.
+// warp_size(), shuffle_xor(), shuffle(), warp_barrier(), dynamic_shared(); matrix products and copies that run beside the
+// arithmetic: gpu_matrix.h. The warp size is 32 or 64: never assume it.
 // Barriers and shuffles are called by all threads of the block, or (shuffles) of the warp, that have not returned.
 #pragma once
 

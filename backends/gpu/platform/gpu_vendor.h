@@ -130,17 +130,22 @@ template <class T>
 __device__ T shuffle_xor(T value, int mask) { return __shfl_xor(value, mask); }
 template <class T>
 __device__ T shuffle(T value, int lane) { return __shfl(value, lane); }
+__device__ inline void warp_barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+}
 #else
 __device__ inline int warp_size() { return 32; }
 template <class T>
 __device__ T shuffle_xor(T value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
 template <class T>
 __device__ T shuffle(T value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
+__device__ inline void warp_barrier() { __syncwarp(); }
 #endif
 
-/// The dynamic shared memory of the block, 16-aligned.
+/// The dynamic shared memory of the block, 128-aligned.
 __device__ inline unsigned char* dynamic_shared() {
-  extern __shared__ __align__(16) unsigned char cairn_dynamic_shared[];
+  extern __shared__ __align__(128) unsigned char cairn_dynamic_shared[];
   return cairn_dynamic_shared;
 }
 
