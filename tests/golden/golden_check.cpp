@@ -2,7 +2,7 @@
 // A whole model through the public C API, against the numbers in DIR: golden.safetensors (Hugging Face: input_ids,
 // prefill_logits, greedy_ids, decode_logits), or eval/expected.safetensors or expected.safetensors (Wayfarer:
 // <id>.tokens, .logits, .logits64, .greedy). The model: DIR with its config.json, or the .cairn file in DIR, or PATH.
-// Exit 0: all passed.
+// Hugging Face goldens are also decoded from a snapshot of the middle, to the same bits. Exit 0: all passed.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -10,84 +10,16 @@
 #include <cstring>
 #include <filesystem>
 
-#include "cairn/cairn.h"
+#include "tests/golden/model_session.h"
 #include "tests/support/safetensors_file.h"
 #include "tests/support/tolerance.h"
 
 namespace {
 
 using cairn::test::FileTensors;
-using Logits = std::vector<float>;
-using Tokens = std::vector<std::int32_t>;
-
-/// Ends the program with the library's message when a call failed.
-void require(cairn_status status, const char* what) {
-  if (status == CAIRN_STATUS_OK) return;
-  std::fprintf(stderr, "%s: %s: %s\n", what, cairn_status_name(status), cairn_last_error_message());
-  std::exit(2);
-}
-
-/// A model with one state and one stream.
-class Session {
- public:
-  Session(const std::string& path, const std::string& backend) {
-    cairn_device_options options = CAIRN_DEVICE_OPTIONS_INIT;
-    options.backend = backend.c_str();
-    require(cairn_device_open(&options, &device_), "device");
-    cairn_model_options exact = CAIRN_MODEL_OPTIONS_INIT;
-    exact.precision = CAIRN_PRECISION_F32;  // the goldens are f32: a GPU's default of bf16 activations would not meet them
-    require(cairn_model_load(device_, path.c_str(), &exact, &model_), path.c_str());
-    require(cairn_stream_create(model_, nullptr, &stream_), "stream");
-    cairn_model_info info = CAIRN_MODEL_INFO_INIT;
-    require(cairn_model_get_info(model_, &info), "model info");
-    vocab_ = static_cast<std::size_t>(info.vocab_size);
-  }
-  ~Session() {
-    cairn_state_release(state_);
-    cairn_stream_release(stream_);
-    cairn_model_release(model_);
-    cairn_device_release(device_);
-  }
-
-  std::size_t vocab() const { return vocab_; }
-
-  /// Reads `tokens` into a fresh state; logits after the last `rows` of them.
-  Logits prefill(const Tokens& tokens, std::size_t rows) {
-    cairn_state_release(state_);
-    cairn_state_options options = CAIRN_STATE_OPTIONS_INIT;
-    options.kv_capacity_tokens = static_cast<std::int64_t>(tokens.size()) + 256;
-    require(cairn_state_create(model_, &options, &state_), "state");
-    cairn_sequence sequence = {state_, tokens.data(), static_cast<std::int64_t>(tokens.size()), CAIRN_LOGITS_ALL, 0};
-    cairn_batch batch = CAIRN_BATCH_INIT;
-    batch.sequences = &sequence;
-    batch.sequence_count = 1;
-    require(cairn_prefill(stream_, &batch), "prefill");
-    return fetch(tokens.size() - rows, rows);
-  }
-
-  Logits decode(std::int32_t token) {
-    require(cairn_decode(stream_, &state_, &token, 1), "decode");
-    return fetch(0, 1);
-  }
-
- private:
-  Logits fetch(std::size_t first, std::size_t count) {
-    Logits logits;
-    for (std::size_t row = first; row < first + count; ++row) {
-      const float* values = nullptr;
-      std::size_t width = 0;
-      require(cairn_stream_get_logits(stream_, static_cast<std::int64_t>(row), &values, &width), "logits");
-      logits.insert(logits.end(), values, values + width);
-    }
-    return logits;
-  }
-
-  cairn_device* device_ = nullptr;
-  cairn_model* model_ = nullptr;
-  cairn_stream* stream_ = nullptr;
-  cairn_state* state_ = nullptr;
-  std::size_t vocab_ = 0;
-};
+using cairn::test::Logits;
+using cairn::test::ModelSession;
+using cairn::test::Tokens;
 
 std::int32_t argmax(const float* row, std::size_t vocab) {
   return static_cast<std::int32_t>(std::max_element(row, row + vocab) - row);
@@ -138,10 +70,25 @@ Tokens tokens_of(const FileTensors& file, const std::string& name) {
   return {wide.begin(), wide.end()};
 }
 
+/// The second half of `decoded` again, from a snapshot that was taken before it: the same bits.
+bool report_resumed(const std::vector<char>& snapshot, const Tokens& greedy, std::size_t first, const Logits& decoded,
+                    ModelSession& session) {
+  session.restore(snapshot);
+  std::size_t same = 0;
+  for (std::size_t i = first; i < greedy.size(); ++i) {
+    const Logits again = session.decode(greedy[i]);
+    same += std::memcmp(again.data(), &decoded[i * session.vocab()], again.size() * sizeof(float)) == 0;
+  }
+  const bool passed = same == greedy.size() - first;
+  std::printf("%s %-24s %zu of %zu steps after step %zu have the same bits (%zu bytes)\n", passed ? "ok  " : "FAIL",
+              "resumed", same, greedy.size() - first, first, snapshot.size());
+  return passed;
+}
+
 /// decode_logits[i] follow greedy_ids[i].
-bool check_hugging_face(const FileTensors& file, Session& session) {
+bool check_hugging_face(const FileTensors& file, ModelSession& session) {
   const Tokens input = tokens_of(file, "input_ids"), greedy = tokens_of(file, "greedy_ids");
-  const std::size_t vocab = session.vocab();
+  const std::size_t vocab = session.vocab(), half = greedy.size() / 2;
   const Logits prefill = session.prefill(input, input.size());
   const auto close = [](const Difference& d) {
     return d.relative_rms <= cairn::test::kGoldenRelativeRms && d.other_argmax == 0;
@@ -150,17 +97,20 @@ bool check_hugging_face(const FileTensors& file, Session& session) {
   bool passed = report(close(first), "prefill", first);
   Logits decoded, last(prefill.end() - static_cast<std::ptrdiff_t>(vocab), prefill.end());
   Tokens chosen;
-  for (const std::int32_t token : greedy) {
+  std::vector<char> snapshot;
+  for (std::size_t i = 0; i < greedy.size(); ++i) {
+    if (i == half) snapshot = session.save();
     chosen.push_back(argmax(last.data(), vocab));
-    last = session.decode(token);
+    last = session.decode(greedy[i]);
     decoded.insert(decoded.end(), last.begin(), last.end());
   }
   const Difference second = compare(decoded, file.at("decode_logits").floats(), vocab);
   passed = report(close(second), "decode", second) && passed;
-  return report_greedy("decode", chosen, greedy) && passed;
+  passed = report_greedy("decode", chosen, greedy) && passed;
+  return report_resumed(snapshot, greedy, half, decoded, session) && passed;
 }
 
-bool check_wayfarer(const FileTensors& file, const std::string& id, Session& session) {
+bool check_wayfarer(const FileTensors& file, const std::string& id, ModelSession& session) {
   const std::size_t vocab = session.vocab();
   const Logits want = file.at(id + (file.count(id + ".logits64") ? ".logits64" : ".logits")).floats();
   const Logits got = session.prefill(tokens_of(file, id + ".tokens"), want.size() / vocab);
@@ -229,7 +179,7 @@ int main(int argc, char** argv) {
     return std::fprintf(stderr, "%s: no golden.safetensors, eval/expected.safetensors or expected.safetensors\n",
                         options.folder.c_str()),
            2;
-  Session session(options.model.empty() ? find_model(options.folder) : options.model, options.backend);
+  ModelSession session(options.model.empty() ? find_model(options.folder) : options.model, options.backend);
   int passed = 0, failed = 0;
   if (file.count("input_ids")) (check_hugging_face(file, session) ? passed : failed) += 1;
   for (const auto& [name, unused] : file) {

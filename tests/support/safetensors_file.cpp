@@ -8,13 +8,22 @@
 namespace cairn::test {
 namespace {
 
+constexpr std::pair<const char*, DType> kTypes[] = {
+    {"F64", DType::kF64}, {"F32", DType::kF32}, {"BF16", DType::kBF16}, {"F16", DType::kF16},
+    {"I64", DType::kI64}, {"I32", DType::kI32}, {"U8", DType::kU8},     {"BOOL", DType::kU8}};
+
 bool dtype_of(const std::string& name, DType* type) {
-  static const std::map<std::string, DType> kTypes = {
-      {"F64", DType::kF64}, {"F32", DType::kF32}, {"BF16", DType::kBF16}, {"F16", DType::kF16},
-      {"I64", DType::kI64}, {"I32", DType::kI32}, {"U8", DType::kU8},     {"BOOL", DType::kU8}};
-  const auto found = kTypes.find(name);
-  if (found != kTypes.end()) *type = found->second;
-  return found != kTypes.end();
+  for (const auto& [known, value] : kTypes) {
+    if (name == known) return *type = value, true;
+  }
+  return false;
+}
+
+const char* name_of(DType type) {
+  for (const auto& [name, value] : kTypes) {
+    if (type == value) return name;
+  }
+  return "";
 }
 
 template <class T>
@@ -97,6 +106,23 @@ bool read_safetensors(const std::string& path, FileTensors* tensors, std::string
     (*tensors)[name] = std::move(tensor);
   }
   return true;
+}
+
+bool write_safetensors(const std::string& path, const FileTensors& tensors) {
+  nlohmann::json header = nlohmann::json::object();
+  std::uint64_t end = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const std::uint64_t begin = end;
+    end += tensor.bytes.size();
+    header[name] = {{"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+  }
+  const std::string text = header.dump();
+  const std::uint64_t header_bytes = text.size();
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&header_bytes), sizeof header_bytes) << text;
+  for (const auto& [name, tensor] : tensors)
+    file.write(reinterpret_cast<const char*>(tensor.bytes.data()), static_cast<std::streamsize>(tensor.bytes.size()));
+  return static_cast<bool>(file.flush());
 }
 
 }  // namespace cairn::test

@@ -1,4 +1,4 @@
-// Reads a whole safetensors file: u64 header length, JSON header, row-major little-endian data.
+// Reads and writes whole safetensors files: u64 header length, JSON header, row-major little-endian data.
 #pragma once
 
 #include <map>
@@ -24,5 +24,7 @@ using FileTensors = std::map<std::string, FileTensor>;
 
 /// False: *reason says why.
 bool read_safetensors(const std::string& path, FileTensors* tensors, std::string* reason);
+/// False: it could not be written.
+bool write_safetensors(const std::string& path, const FileTensors& tensors);
 
 }  // namespace cairn::test
