@@ -39,13 +39,11 @@ Case make_args(Rig& rig, Shape& s, GatherRowsArgs& a) {
 
 Case make_args(Rig& rig, Shape& s, LinearArgs& a) {
   const std::int32_t tokens = s.get("T", 512), in_dim = s.get("D", 1024), out_dim = s.get("N", 1024);
-  static LinearWeight weight;  // one case at a time
   const DType type = weight_type(s);
-  weight = rig.weight(out_dim, in_dim, type);
   a.dtype = a.out_dtype = rig.dtype();
   a.phase = s.get("decode", tokens <= 64) ? Phase::kDecode : Phase::kPrefill;
   a.token_count = tokens;
-  a.weight = &weight;
+  a.weight = rig.keep(rig.weight(out_dim, in_dim, type));
   a.in = {rig.activations(static_cast<std::int64_t>(tokens) * in_dim), in_dim};
   a.out = {rig.activations(static_cast<std::int64_t>(tokens) * out_dim), out_dim};
   const double weights = static_cast<double>(out_dim) * in_dim;
@@ -188,8 +186,7 @@ Case make_args(Rig& rig, Shape& s, CrossLayerAddArgs& a) {
 Case make_args(Rig& rig, Shape& s, MoeArgs& a) {
   const std::int32_t tokens = s.get("T", 64), dim = s.get("D", 1024), hidden = s.get("F", 512),
                      experts = s.get("E", 64);
-  static std::vector<LinearWeight> gate, up, down;  // one case at a time
-  gate.clear(), up.clear(), down.clear();
+  std::vector<LinearWeight> gate, up, down;
   for (std::int32_t e = 0; e < experts; ++e) {
     gate.push_back(rig.weight(hidden, dim, DType::kBF16));
     up.push_back(rig.weight(hidden, dim, DType::kBF16));
@@ -207,9 +204,9 @@ Case make_args(Rig& rig, Shape& s, MoeArgs& a) {
   a.top_k = s.get("k", 8);
   a.group_count = a.top_groups = 1;
   a.router_logits = rig.numbers(static_cast<std::int64_t>(tokens) * experts, -3, 3);
-  a.gate = gate.data();
-  a.up = up.data();
-  a.down = down.data();
+  a.gate = rig.keep(std::move(gate))->data();
+  a.up = rig.keep(std::move(up))->data();
+  a.down = rig.keep(std::move(down))->data();
   a.in = {rig.activations(static_cast<std::int64_t>(tokens) * dim), dim};
   a.out = {rig.activations(static_cast<std::int64_t>(tokens) * dim), dim};
   const double used = tokens * a.top_k < experts ? tokens * a.top_k : experts, each = 3.0 * dim * hidden;

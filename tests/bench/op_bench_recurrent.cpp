@@ -1,4 +1,5 @@
 // Benchmark cases of attention and of the recurrent mixers. B sequences of T tokens each, H heads, K and V head dims.
+#include <algorithm>
 #include <cmath>
 
 #include "tests/bench/op_bench_cases.h"
@@ -17,9 +18,9 @@ struct Starts {
   const std::int64_t *device, *host;
 };
 Starts starts_of(Rig& rig, std::int32_t sequences, std::int64_t start) {
-  static std::vector<std::int64_t> host;  // one case at a time
-  host.assign(static_cast<std::size_t>(sequences), start);
-  return {rig.upload(host), host.data()};
+  std::vector<std::int64_t> host(static_cast<std::size_t>(sequences), start);
+  const std::int64_t* device = rig.upload(host);
+  return {device, rig.keep(std::move(host))->data()};
 }
 
 std::vector<float*> states(Rig& rig, std::int32_t sequences, std::int64_t count) {
@@ -89,7 +90,6 @@ Case make_args(Rig& rig, Shape& s, SoftmaxAttentionArgs& a) {
 
 Case make_args(Rig& rig, Shape& s, LatentAttentionArgs& a) {
   const std::int32_t sequences = s.get("B", 1), tokens = s.get("T", 64), start = s.get("start", 0);
-  static LinearWeight kv_b;  // one case at a time
   a.dtype = rig.dtype();
   a.batch = rig.batch(sequences, tokens);
   a.phase = phase_of(a.batch);
@@ -99,7 +99,7 @@ Case make_args(Rig& rig, Shape& s, LatentAttentionArgs& a) {
   a.value_dim = s.get("V", 128);
   a.rank = s.get("rank", 512);
   a.scale = 0.07f;
-  kv_b = rig.weight(a.head_count * (a.nope_dim + a.value_dim), a.rank, DType::kBF16);
+  const LinearWeight& kv_b = *rig.keep(rig.weight(a.head_count * (a.nope_dim + a.value_dim), a.rank, DType::kBF16));
   a.kv_b = &kv_b;
   const Starts starts = starts_of(rig, sequences, start);
   a.starts = starts.device;
@@ -196,8 +196,64 @@ Case make_args(Rig& rig, Shape& s, SseArgs& a) {
           4.0 * static_cast<double>(all) * (a.top_k + 1) * static_cast<double>(state)};
 }
 
+namespace {
+
+/// Tables of all sequences, side by side so that one copy sets them back.
+struct SdmTables {
+  std::int32_t *index, *control;  ///< [B, slots], [B, 2]
+  std::size_t index_bytes, control_bytes;
+};
+
+SdmTables make_tables(Rig& rig, SdmArgs* a, std::int64_t slots, std::int64_t rows_each) {
+  constexpr std::int64_t kSlabBytes = 4 << 20;
+  a->rows_per_slab = 1;
+  while (2 * a->rows_per_slab * a->value_dim * 4 <= kSlabBytes) a->rows_per_slab *= 2;
+  const std::int64_t sequences = a->batch.sequence_count;
+  const std::size_t index_bytes = static_cast<std::size_t>(sequences * slots) * 4;
+  const SdmTables t = {static_cast<std::int32_t*>(rig.allocate(index_bytes)),
+                       static_cast<std::int32_t*>(rig.allocate(static_cast<std::size_t>(sequences) * 8)), index_bytes,
+                       static_cast<std::size_t>(sequences) * 8};
+  std::vector<SdmTable> tables;
+  for (std::int64_t b = 0; b < sequences; ++b) {
+    float* rows = static_cast<float*>(rig.allocate(static_cast<std::size_t>(rows_each * a->value_dim) * sizeof(float)));
+    std::vector<float*> slabs;
+    for (std::int64_t row = 0; row < rows_each; row += a->rows_per_slab) slabs.push_back(rows + row * a->value_dim);
+    tables.push_back({t.index + b * slots, rig.upload(slabs), t.control + b * 2});
+  }
+  a->tables = rig.upload(tables);
+  return t;
+}
+
+/// fresh=1: the timed run finds every slot equal to M0; fresh=2: in rows that a fork shares. Else all rows are private
+/// after the first run.
+std::function<void()> make_reset(Rig& rig, const SdmTables& tables, const SdmArgs& args, std::int32_t fresh) {
+  const auto minus_ones = [](std::size_t bytes) { return std::vector<std::int32_t>(bytes / 4, -1); };
+  rig.copy(tables.index, minus_ones(tables.index_bytes).data(), tables.index_bytes, CopyKind::kHostToDevice);
+  rig.synchronize();
+  if (fresh == 0) return nullptr;
+  auto* index = static_cast<std::int32_t*>(rig.allocate(tables.index_bytes));
+  auto* control = static_cast<std::int32_t*>(rig.allocate(tables.control_bytes));
+  if (fresh == 2 && !rig.ops().sdm.unsupported_reason(args)) {
+    rig.ops().sdm.run(rig.queue(), args, rig.scratch(rig.ops().sdm.scratch_bytes(args)));
+    std::vector<std::int32_t> values(tables.control_bytes / 4);
+    rig.copy(values.data(), tables.control, tables.control_bytes, CopyKind::kDeviceToHost);
+    rig.synchronize();
+    for (std::size_t i = 0; i < values.size(); i += 2) values[i + 1] = values[i];
+    rig.copy(tables.control, values.data(), tables.control_bytes, CopyKind::kHostToDevice);
+  }
+  const auto copy_both = [&rig, tables](auto* to_index, auto* to_control, const auto* index, const auto* control) {
+    rig.copy(to_index, index, tables.index_bytes, CopyKind::kDeviceToDevice);
+    rig.copy(to_control, control, tables.control_bytes, CopyKind::kDeviceToDevice);
+  };
+  copy_both(index, control, tables.index, tables.control);
+  rig.synchronize();
+  return [copy_both, tables, index, control] { copy_both(tables.index, tables.control, index, control); };
+}
+
+}  // namespace
+
 Case make_args(Rig& rig, Shape& s, SdmArgs& a) {
-  const std::int32_t sequences = s.get("B", 1), tokens = s.get("T", 64);
+  const std::int32_t sequences = s.get("B", 1), tokens = s.get("T", 64), fresh = s.get("fresh", 0);
   a.dtype = rig.dtype();
   a.batch = rig.batch(sequences, tokens);
   a.phase = phase_of(a.batch);
@@ -208,23 +264,25 @@ Case make_args(Rig& rig, Shape& s, SdmArgs& a) {
   a.write_scale = a.read_scale = 1;
   const std::int64_t all = a.batch.token_count, slots = static_cast<std::int64_t>(a.head_count) * a.side * a.side;
   a.write_scores = rows(rig, all, a.head_count * 2 * a.side);
-  a.read_scores = rows(rig, all, a.head_count * 2 * a.side);
+  a.read_scores = s.get("same", 0) ? a.write_scores : ConstRows(rows(rig, all, a.head_count * 2 * a.side));
   a.v = rows(rig, all, a.head_count * a.value_dim);
   a.log_decay = rig.numbers(all * a.head_count, -0.2f, -0.001f);
   a.beta = rig.numbers(all * a.head_count, 0, 0.5f);
-  a.rows_per_slab = 1;
-  while (a.rows_per_slab < slots) a.rows_per_slab *= 2;
-  std::vector<SdmTable> tables;
-  for (std::int32_t b = 0; b < sequences; ++b) {
-    const std::vector<float*> slabs = {
-        static_cast<float*>(rig.allocate(static_cast<std::size_t>(slots * a.value_dim) * sizeof(float)))};
-    tables.push_back({rig.upload(std::vector<std::int32_t>(static_cast<std::size_t>(slots), -1)), rig.upload(slabs),
-                      rig.upload(std::vector<std::int32_t>{0, 0})});
-  }
-  a.tables = rig.upload(tables);
+  a.initial_dtype = static_cast<DType>(s.get("M0", static_cast<int>(DType::kBF16)));
+  a.initial = rig.shared("M0", [&]() -> void* {
+    if (a.initial_dtype == DType::kF32) return rig.numbers(slots * a.value_dim, -1, 1);
+    return rig.halves(slots * a.value_dim, -1, 1);
+  });
   a.out = rows(rig, all, a.head_count * a.value_dim);
-  const double row = static_cast<double>(all) * a.head_count * a.value_dim;
-  return {"", {}, row * (2.0 * a.write_count + a.read_count) * 4, row * (4.0 * a.write_count + 2.0 * a.read_count)};
+  const std::int64_t writes = std::min(slots, std::int64_t{tokens} * a.head_count * a.write_count);
+  const SdmTables tables = make_tables(rig, &a, slots, fresh == 2 ? 2 * writes : writes);
+  const double row = static_cast<double>(all) * a.head_count * a.value_dim, m0 = dtype_bits(a.initial_dtype) / 8;
+  return {"",
+          {},
+          row * (a.write_count * (fresh == 1 ? m0 + 4 : 8) +
+                 a.read_count * (a.read_scores.data == a.write_scores.data ? 0 : m0)),
+          row * (4.0 * a.write_count + 2.0 * a.read_count),
+          make_reset(rig, tables, a, fresh)};
 }
 
 }  // namespace cairn::bench

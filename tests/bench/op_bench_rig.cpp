@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -45,15 +46,17 @@ Rig::Rig(const Backend& backend, std::int32_t threads) : backend_(backend), dtyp
 
 Rig::~Rig() {
   for (LinearWeight& weight : packed_) backend_.unpack_linear(device_, &weight);
+  pieces_.push_back(scratch_);
   for (const Piece& piece : pieces_) backend_.release(device_, piece.memory, piece.size_bytes, MemoryKind::kDevice);
   backend_.destroy_queue(queue_);
   backend_.close_device(device_);
 }
 
-std::int32_t Rig::thread_count() const {
+DeviceDescription Rig::description() const {
   DeviceDescription description;
   BackendError error;
-  return backend_.describe_device(device_, &description, &error) ? description.thread_count : 0;
+  if (!backend_.describe_device(device_, &description, &error)) stop("no description", error);
+  return description;
 }
 
 void* Rig::allocate(std::size_t size_bytes) {
@@ -61,13 +64,33 @@ void* Rig::allocate(std::size_t size_bytes) {
   void* memory = backend_.allocate(device_, size_bytes, MemoryKind::kDevice, &error);
   if (!memory) stop("no memory", error);
   pieces_.push_back({memory, size_bytes});
+  allocated_bytes_ += size_bytes;
   if (!backend_.zero(queue_, memory, size_bytes, &error)) stop("zero", error);
   return memory;
 }
 
-void Rig::copy_in(void* to, const void* from, std::size_t size_bytes) {
+void* Rig::scratch(std::size_t size_bytes) {
+  if (size_bytes > scratch_.size_bytes) {
+    if (scratch_.memory) pieces_.push_back(scratch_);
+    BackendError error;
+    scratch_ = {backend_.allocate(device_, size_bytes, MemoryKind::kDevice, &error), size_bytes};
+    if (!scratch_.memory) stop("no scratch", error);
+  }
+  return scratch_.memory;
+}
+
+void* Rig::shared(const std::string& name, const std::function<void*()>& make) {
+  const auto found = shared_.find(name);
+  return found != shared_.end() ? found->second : shared_[name] = make();
+}
+
+void Rig::copy(void* to, const void* from, std::size_t size_bytes, CopyKind kind) {
   BackendError error;
-  if (!backend_.copy(queue_, to, from, size_bytes, CopyKind::kHostToDevice, &error)) stop("copy", error);
+  if (!backend_.copy(queue_, to, from, size_bytes, kind, &error)) stop("copy", error);
+}
+
+void Rig::copy_in(void* to, const void* from, std::size_t size_bytes) {
+  copy(to, from, size_bytes, CopyKind::kHostToDevice);
   synchronize();
 }
 
@@ -76,19 +99,34 @@ void Rig::synchronize() {
   if (!backend_.synchronize(queue_, &error)) stop("synchronize", error);
 }
 
+/// The host makes at most kFreshCount elements, the device repeats them: tables of gigabytes take no time.
+template <class T, class Make>
+T* Rig::repeated(std::int64_t count, const Make& make) {
+  constexpr std::int64_t kFreshCount = (1 << 20) - 3;
+  std::vector<T> host(static_cast<std::size_t>(std::min(count, kFreshCount)));
+  std::uint32_t state = next_seed();
+  for (T& x : host) x = make(&state);
+  T* memory = static_cast<T*>(allocate(static_cast<std::size_t>(count) * sizeof(T)));
+  if (!host.empty()) copy_in(memory, host.data(), host.size() * sizeof(T));
+  for (auto done = static_cast<std::int64_t>(host.size()); done < count;) {
+    const std::int64_t more = std::min(done, count - done);
+    copy(memory + done, memory, static_cast<std::size_t>(more) * sizeof(T), CopyKind::kDeviceToDevice);
+    done += more;
+  }
+  return memory;
+}
+
 float* Rig::numbers(std::int64_t count, float low, float high) {
-  std::vector<float> host(static_cast<std::size_t>(count));
-  auto state = static_cast<std::uint32_t>(count);
-  for (float& x : host) x = next_number(&state, low, high);
-  return upload(host);
+  return repeated<float>(count, [=](std::uint32_t* state) { return next_number(state, low, high); });
+}
+
+std::uint16_t* Rig::halves(std::int64_t count, float low, float high) {
+  return repeated<std::uint16_t>(count, [=](std::uint32_t* state) { return to_bf16(next_number(state, low, high)); });
 }
 
 void* Rig::activations(std::int64_t count) {
   if (dtype_ == DType::kF32) return numbers(count, -1, 1);
-  std::vector<std::uint16_t> host(static_cast<std::size_t>(count));
-  auto state = static_cast<std::uint32_t>(count);
-  for (std::uint16_t& x : host) x = to_bf16(next_number(&state, -1, 1));
-  return upload(host);
+  return halves(count, -1, 1);
 }
 
 LinearWeight Rig::weight(std::int32_t out_dim, std::int32_t in_dim, DType type) {
@@ -100,13 +138,7 @@ LinearWeight Rig::weight(std::int32_t out_dim, std::int32_t in_dim, DType type) 
   if (type == DType::kF32) {
     w.data = numbers(count, -0.1f, 0.1f);
   } else {
-    std::vector<std::uint8_t> host(static_cast<std::size_t>(count * dtype_bits(type) / 8));
-    std::uint32_t state = 1;
-    for (std::size_t i = 0; i < host.size(); ++i) {
-      const std::uint16_t half = to_bf16(next_number(&state, -0.1f, 0.1f));  // also ordinary as f16
-      host[i] = static_cast<std::uint8_t>(i % 2 ? half >> 8 : half);
-    }
-    w.data = upload(host);
+    w.data = halves(count * dtype_bits(type) / 16, -0.1f, 0.1f);  // also ordinary as f16 and as integers
   }
   if (type == DType::kI8) w.scales = numbers(out_dim, 0.001f, 0.01f);
   if (type == DType::kI4) {
@@ -126,8 +158,7 @@ Batch Rig::batch(std::int32_t sequences, std::int32_t tokens_each) {
   batch.sequence_count = sequences;
   batch.token_count = sequences * tokens_each;
   batch.offsets = upload(offsets);
-  offsets_.push_back(std::move(offsets));
-  batch.offsets_host = offsets_.back().data();
+  batch.offsets_host = keep(std::move(offsets))->data();
   return batch;
 }
 
