@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "backends/gpu/platform/gpu_platform.h"
+
 namespace cairn::gpu::sm90 {
 
 inline constexpr int kTileBytes = 64 * 128;
@@ -75,10 +77,6 @@ __device__ __forceinline__ bool is_published(const int* flag) {
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
   return value != 0;
 }
-
-/// Programmatic launch: the next kernel may start; the previous one has ended and its writes are visible.
-__device__ __forceinline__ void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // ---------------------------------------------------------------- 8x8 matrices, transposed
 

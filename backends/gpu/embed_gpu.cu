@@ -6,6 +6,8 @@ namespace cairn::gpu {
 namespace {
 
 __global__ void embed_kernel(EmbedArgs args) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   const std::int64_t t = blockIdx.x, row = args.tokens[t];
   for (int i = static_cast<int>(threadIdx.x); i < args.dim; i += static_cast<int>(blockDim.x)) {
     store(args.out, args.dtype, t, i, load(args.table, args.table_dtype, row * args.dim + i));
@@ -13,6 +15,8 @@ __global__ void embed_kernel(EmbedArgs args) {
 }
 
 __global__ void gather_rows_kernel(GatherRowsArgs args) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   const std::int64_t r = blockIdx.x, row = args.row_index[r];
   for (int i = static_cast<int>(threadIdx.x); i < args.dim; i += static_cast<int>(blockDim.x)) {
     store(args.out, args.dtype, r, i, load(args.in, args.dtype, row, i));
@@ -23,10 +27,10 @@ const char* embed_reason(const EmbedArgs& args) {
   return first_reason({require_activations("embed", args.dtype), require_floating("embed", args.table_dtype)});
 }
 void run_embed(BackendQueue* queue, const EmbedArgs& args, void*) {
-  launch_rows(Launcher(queue, "embed"), embed_kernel, args.token_count, args.dim, args);
+  Launcher(queue, "embed").early(embed_kernel, dim3(static_cast<unsigned>(args.token_count)), dim3(kElementThreads), 0, args);
 }
 void run_gather_rows(BackendQueue* queue, const GatherRowsArgs& args, void*) {
-  launch_rows(Launcher(queue, "gather_rows"), gather_rows_kernel, args.row_count, args.dim, args);
+  Launcher(queue, "gather_rows").early(gather_rows_kernel, dim3(static_cast<unsigned>(args.row_count)), dim3(kElementThreads), 0, args);
 }
 
 }  // namespace

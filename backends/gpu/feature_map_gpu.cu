@@ -1,6 +1,6 @@
-// feature_map: a block owns one head of one token.  decay_gate: a thread owns one gate.
-#include "backends/gpu/gpu_launch.h"
-#include "backends/gpu/kernels/any_element.cuh"
+// feature_map: rows in 16-byte pieces stay in registers; for others a block owns one head of one token.
+// decay_gate: a thread owns one gate.
+#include "backends/gpu/kernels/row_pieces.cuh"
 
 namespace cairn::gpu {
 namespace {
@@ -42,7 +42,42 @@ __global__ void feature_map_kernel(FeatureMapArgs args) {
   }
 }
 
+template <int kGroup>
+__global__ void feature_map_pieces_kernel(FeatureMapArgs args) {
+  __shared__ float partial[32];
+  let_next_kernel_start();
+  wait_for_previous_kernel();
+  const RowPlace<kGroup> place(args.token_count, args.head_count);
+  const std::int64_t first = static_cast<std::int64_t>(place.head) * args.dim;
+  float x[kRowPieces][8], largest = -INFINITY, sum = 0, factor = args.out_scale;
+  place.for_each_piece(args.dim, [&](int p, int column) {
+    load_eight(args.in.data, args.dtype, place.t * args.in.stride + first + column, x[p]);
+    for (int i = 0; i < 8; ++i) {
+      x[p][i] *= args.scale;
+      largest = fmaxf(largest, x[p][i]);
+    }
+  });
+  const bool is_softmax = args.map == FeatureMap::kSoftmax;
+  if (is_softmax) largest = row_max<kGroup>(largest, partial);
+  place.for_each_piece(args.dim, [&](int p, int) {
+    for (int i = 0; i < 8; ++i) {
+      x[p][i] = is_softmax ? expf(x[p][i] - largest) : map_element(args.map, x[p][i]);
+      sum += args.map == FeatureMap::kL2 ? x[p][i] * x[p][i] : x[p][i];
+    }
+  });
+  if (args.map >= FeatureMap::kSoftmax) {
+    sum = row_sum<kGroup>(sum, partial);
+    factor *= args.map == FeatureMap::kL2 ? 1 / sqrtf(sum + 1e-6f) : 1 / sum;
+  }
+  place.for_each_piece(args.dim, [&](int p, int column) {
+    for (int i = 0; i < 8; ++i) x[p][i] *= factor;
+    store_eight(args.out.data, args.out_dtype, place.t * args.out.stride + first + column, x[p]);
+  });
+}
+
 __global__ void decay_gate_kernel(DecayGateArgs args) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   const int width = args.head_count * args.rows;
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= static_cast<std::int64_t>(args.token_count) * width) return;
@@ -61,10 +96,14 @@ const char* feature_map_reason(const FeatureMapArgs& args) {
   return first_reason({require_activations("feature_map", args.dtype), require_activations("feature_map", args.out_dtype)});
 }
 void run_feature_map(BackendQueue* queue, const FeatureMapArgs& args, void*) {
-  launch_rows(Launcher(queue, "feature_map"), feature_map_kernel, std::int64_t{args.token_count} * args.head_count, args.dim, args);
+  const Launcher launcher(queue, "feature_map");
+  const std::int64_t rows = std::int64_t{args.token_count} * args.head_count;
+  const bool in_pieces = fits_row_pieces(args.dim) && is_in_eights(args.in) && is_in_eights(args.out);
+  if (!in_pieces) return launch_rows(launcher, feature_map_kernel, rows, args.dim, args);
+  launch_row_pieces(launcher, feature_map_pieces_kernel<kLanesOfRow>, feature_map_pieces_kernel<kRowThreads>, rows, args.dim, args);
 }
 void run_decay_gate(BackendQueue* queue, const DecayGateArgs& args, void*) {
-  launch_elements(Launcher(queue, "decay_gate"), decay_gate_kernel, std::int64_t{args.token_count} * args.head_count * args.rows, args);
+  launch_elements_early(Launcher(queue, "decay_gate"), decay_gate_kernel, std::int64_t{args.token_count} * args.head_count * args.rows, args);
 }
 
 }  // namespace

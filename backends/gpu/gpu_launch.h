@@ -20,6 +20,11 @@ template <class Args>
 void launch_elements(const Launcher& launcher, void (*kernel)(Args), std::int64_t elements, const Args& args) {
   launcher(kernel, dim3(static_cast<unsigned>((elements + kElementThreads - 1) / kElementThreads)), dim3(kElementThreads), 0, args);
 }
+/// The same for kernels that call wait_for_previous_kernel().
+template <class Args>
+void launch_elements_early(const Launcher& launcher, void (*kernel)(Args), std::int64_t elements, const Args& args) {
+  launcher.early(kernel, dim3(static_cast<unsigned>((elements + kElementThreads - 1) / kElementThreads)), dim3(kElementThreads), 0, args);
+}
 
 template <class Args>
 std::size_t no_scratch(const Args&) { return 0; }

@@ -1,6 +1,6 @@
-// rms_norm, gated_rms_norm: a block owns one head of one token.  Traffic: each row once in, once out.
-#include "backends/gpu/gpu_launch.h"
-#include "backends/gpu/kernels/any_element.cuh"
+// rms_norm, gated_rms_norm.  Traffic: each row once in, once out. Rows that come in 16-byte pieces stay in registers between
+// the sum and the result; for others a block owns one head of one token and reads it twice.
+#include "backends/gpu/kernels/row_pieces.cuh"
 
 namespace cairn::gpu {
 namespace {
@@ -47,11 +47,73 @@ __global__ void gated_rms_norm_kernel(GatedRmsNormArgs args) {
   }
 }
 
+template <int kGroup>
+__global__ void rms_norm_pieces_kernel(RmsNormArgs args) {
+  __shared__ float partial[32];
+  let_next_kernel_start();
+  wait_for_previous_kernel();
+  const RowPlace<kGroup> place(args.token_count, args.head_count);
+  const std::int64_t first = static_cast<std::int64_t>(place.head) * args.dim;
+  float x[kRowPieces][8], squares = 0;
+  place.for_each_piece(args.dim, [&](int p, int column) {
+    load_eight(args.in.data, args.dtype, place.t * args.in.stride + first + column, x[p]);
+    for (int i = 0; i < 8; ++i) squares += x[p][i] * x[p][i];
+  });
+  const float scale = 1 / sqrtf(row_sum<kGroup>(squares, partial) / static_cast<float>(args.dim) + args.eps);
+  place.for_each_piece(args.dim, [&](int p, int column) {
+    float weight[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    if (args.weight) load_eight(args.weight, DType::kF32, column, weight);
+    for (int i = 0; i < 8; ++i) x[p][i] *= scale * weight[i];
+    store_eight(args.out.data, args.dtype, place.t * args.out.stride + first + column, x[p]);
+  });
+}
+
+template <int kGroup>
+__global__ void gated_rms_norm_pieces_kernel(GatedRmsNormArgs args) {
+  __shared__ float partial[32];
+  let_next_kernel_start();
+  wait_for_previous_kernel();
+  const RowPlace<kGroup> place(args.token_count, args.head_count);
+  const std::int64_t first = static_cast<std::int64_t>(place.head) * args.dim;
+  const float count = static_cast<float>(args.dim);
+  float x[kRowPieces][8], sum = 0, squares = 0;
+  place.for_each_piece(args.dim, [&](int p, int column) {
+    load_eight(args.in.data, args.dtype, place.t * args.in.stride + first + column, x[p]);
+    for (int i = 0; i < 8; ++i) sum += x[p][i];
+  });
+  const float mean = args.norm == NormKind::kLayerNorm ? row_sum<kGroup>(sum, partial) / count : 0.0f;
+  place.for_each_piece(args.dim, [&](int p, int) {
+    for (int i = 0; i < 8; ++i) x[p][i] -= mean, squares += x[p][i] * x[p][i];
+  });
+  const float scale = 1 / sqrtf(row_sum<kGroup>(squares, partial) / count + args.eps);
+  place.for_each_piece(args.dim, [&](int p, int column) {
+    float weight[8], bias[8] = {}, gate[8] = {};
+    load_eight(args.weight, DType::kF32, column, weight);
+    if (args.bias) load_eight(args.bias, DType::kF32, column, bias);
+    const bool is_gated = args.gate_kind != GateKind::kNone;
+    if (is_gated) load_eight(args.gate.data, args.dtype, place.t * args.gate.stride + first + column, gate);
+    for (int i = 0; i < 8; ++i) {
+      x[p][i] = x[p][i] * scale * weight[i] + bias[i];
+      if (is_gated) x[p][i] *= apply_gate(args.gate_kind, gate[i]);
+    }
+    store_eight(args.out.data, args.dtype, place.t * args.out.stride + first + column, x[p]);
+  });
+}
+
 void run_rms_norm(BackendQueue* queue, const RmsNormArgs& args, void*) {
-  launch_rows(Launcher(queue, "rms_norm"), rms_norm_kernel, std::int64_t{args.token_count} * args.head_count, args.dim, args);
+  const Launcher launcher(queue, "rms_norm");
+  const std::int64_t rows = std::int64_t{args.token_count} * args.head_count;
+  const bool in_pieces = fits_row_pieces(args.dim) && is_in_eights(args.in) && is_in_eights(args.out) && is_in_eights(args.weight, 0);
+  if (!in_pieces) return launch_rows(launcher, rms_norm_kernel, rows, args.dim, args);
+  launch_row_pieces(launcher, rms_norm_pieces_kernel<kLanesOfRow>, rms_norm_pieces_kernel<kRowThreads>, rows, args.dim, args);
 }
 void run_gated_rms_norm(BackendQueue* queue, const GatedRmsNormArgs& args, void*) {
-  launch_rows(Launcher(queue, "gated_rms_norm"), gated_rms_norm_kernel, std::int64_t{args.token_count} * args.head_count, args.dim, args);
+  const Launcher launcher(queue, "gated_rms_norm");
+  const std::int64_t rows = std::int64_t{args.token_count} * args.head_count;
+  const bool in_pieces = fits_row_pieces(args.dim) && is_in_eights(args.in) && is_in_eights(args.out) && is_in_eights(args.gate) &&
+                         is_in_eights(args.weight, 0) && is_in_eights(args.bias, 0);
+  if (!in_pieces) return launch_rows(launcher, gated_rms_norm_kernel, rows, args.dim, args);
+  launch_row_pieces(launcher, gated_rms_norm_pieces_kernel<kLanesOfRow>, gated_rms_norm_pieces_kernel<kRowThreads>, rows, args.dim, args);
 }
 
 }  // namespace

@@ -1,32 +1,47 @@
-// rope: a thread owns one pair of one head of one token.  Angles in double: positions reach millions.
+// rope: a block owns one token: its angles once, in double, since positions reach millions; then every pair of every head.
 #include "backends/gpu/gpu_launch.h"
 #include "backends/gpu/kernels/any_element.cuh"
 
 namespace cairn::gpu {
 namespace {
 
+constexpr int kMaxPairs = 2048, kRopeThreads = 128;
+
 __global__ void rope_kernel(RopeArgs args) {
-  const int half = args.rotary_dim / 2, width = args.head_count * half;
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int t = static_cast<int>(index / width), i = static_cast<int>(index % half);
-  if (t >= args.batch.token_count) return;
-  const std::int64_t head = index % width / half;
+  let_next_kernel_start();
+  float* cosines = reinterpret_cast<float*>(dynamic_shared());
+  const int half = args.rotary_dim / 2, t = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  float* sines = cosines + half;
+  wait_for_previous_kernel();
   const int b = sequence_of(args.batch.offsets, args.batch.sequence_count, t);
   const double position = static_cast<double>(args.starts[b] + t - args.batch.offsets[b]);
-  const double angle = position * pow(static_cast<double>(args.theta), -2.0 * i / args.rotary_dim);
-  const float c = static_cast<float>(cos(angle)), s = static_cast<float>(sin(angle));
-  const std::int64_t first = head * args.dim + i;
-  const float x = load(args.x, args.dtype, t, first), y = load(args.x, args.dtype, t, first + half);
-  store(args.x, args.dtype, t, first, x * c - y * s);
-  store(args.x, args.dtype, t, first + half, y * c + x * s);
+  for (int i = thread; i < half; i += kRopeThreads) {
+    const double angle = position * pow(static_cast<double>(args.theta), -2.0 * i / args.rotary_dim);
+    double sine, cosine;
+    sincos(angle, &sine, &cosine);
+    cosines[i] = static_cast<float>(cosine), sines[i] = static_cast<float>(sine);
+  }
+  __syncthreads();
+  for (int pair = thread; pair < args.head_count * half; pair += kRopeThreads) {
+    const int i = pair % half;
+    const std::int64_t first = static_cast<std::int64_t>(pair / half) * args.dim + i;
+    const float x = load(args.x, args.dtype, t, first), y = load(args.x, args.dtype, t, first + half);
+    store(args.x, args.dtype, t, first, x * cosines[i] - y * sines[i]);
+    store(args.x, args.dtype, t, first + half, y * cosines[i] + x * sines[i]);
+  }
 }
 
 void run_rope(BackendQueue* queue, const RopeArgs& args, void*) {
-  launch_elements(Launcher(queue, "rope"), rope_kernel, std::int64_t{args.batch.token_count} * args.head_count * (args.rotary_dim / 2), args);
+  Launcher(queue, "rope").early(rope_kernel, dim3(static_cast<unsigned>(args.batch.token_count)), dim3(kRopeThreads),
+                                static_cast<std::size_t>(args.rotary_dim) * sizeof(float), args);
+}
+
+const char* unsupported_reason(const RopeArgs& args) {
+  return first_reason({require_activations("rope", args.dtype), require_range("rope", "rotary_dim", args.rotary_dim, 0, 2 * kMaxPairs)});
 }
 
 }  // namespace
 
-void add_rope(OpTable& ops) { ops.rope = {[](const RopeArgs& args) { return require_activations("rope", args.dtype); }, no_scratch<RopeArgs>, run_rope}; }
+void add_rope(OpTable& ops) { ops.rope = {unsupported_reason, no_scratch<RopeArgs>, run_rope}; }
 
 }  // namespace cairn::gpu

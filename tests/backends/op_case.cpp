@@ -92,14 +92,14 @@ std::vector<float> CallIo::gather(const TokenField& field, std::int64_t stride) 
 }
 
 ConstRows CallIo::in(const TokenField& field) {
-  const std::int64_t stride = field.width + 3;
+  const std::int64_t stride = rig_.row_stride(field.width, 3);
   return {rig_.upload_activations(gather(field, stride)), stride};
 }
 
 float* CallIo::packed(const TokenField& field) { return rig_.upload(gather(field, field.width)); }
 
 Rows CallIo::out(TokenOutput& output) {
-  const std::int64_t stride = output.field.width + 5;
+  const std::int64_t stride = rig_.row_stride(output.field.width, 5);
   void* data = rig_.poisoned_activations(static_cast<std::size_t>(token_count()) * stride);
   pending_.push_back({&output, data, stride, true});
   return {data, stride};
@@ -112,7 +112,7 @@ float* CallIo::packed_out(TokenOutput& output) {
 }
 
 Rows CallIo::in_place(const TokenField& field, TokenOutput& output) {
-  const std::int64_t stride = field.width + 5;
+  const std::int64_t stride = rig_.row_stride(field.width, 5);
   void* data = rig_.upload_activations(gather(field, stride));
   pending_.push_back({&output, data, stride, true});
   return {data, stride};

@@ -34,28 +34,32 @@ const std::vector<NamedOp>& every_op() {
   return ops;
 }
 
-/// A backend and the element type of its activations.
+/// A backend, the element type of its activations, and whether their rows begin at multiples of 8 elements.
 struct Subject {
   const Backend* backend;
   DType dtype;
+  bool aligned_rows;
 };
 
 /// The reference, and every tested backend in f32 and in its own type.
 std::vector<Subject> every_subject() {
-  std::vector<Subject> subjects = {{reference::reference_backend(), DType::kF32}};
+  std::vector<Subject> subjects = {{reference::reference_backend(), DType::kF32, false}};
   for (const std::string& name : tested_backends()) {
     std::string reason;
     const Backend* backend = find_backend(name, &reason);
     INFO(name << ": " << reason);
     REQUIRE(backend != nullptr);
-    subjects.push_back({backend, DType::kF32});
-    if (backend->activation_dtype != DType::kF32) subjects.push_back({backend, backend->activation_dtype});
+    for (const bool aligned : {false, true}) {
+      subjects.push_back({backend, DType::kF32, aligned});
+      if (backend->activation_dtype != DType::kF32) subjects.push_back({backend, backend->activation_dtype, aligned});
+    }
   }
   return subjects;
 }
 
 Outcome read(const Subject& subject, const OpCase& c, const Schedule& schedule, Phase phase, std::int32_t threads = 0) {
   OpRig rig(*subject.backend, threads, subject.dtype);
+  rig.align_rows(subject.aligned_rows);
   return c.read(rig, schedule, phase);
 }
 
@@ -126,7 +130,8 @@ void for_every_case(Check check) {
     for (const NamedOp& op : every_op()) {
       for (const OpCase& c : is_wanted(op.name) ? op.cases : std::vector<OpCase>()) {
         std::ostringstream where;
-        where << subject.backend->name << " " << dtype_name(subject.dtype) << ": " << op.name << ": " << c.name;
+        where << subject.backend->name << " " << dtype_name(subject.dtype) << (subject.aligned_rows ? " aligned: " : ": ")
+              << op.name << ": " << c.name;
         INFO(where.str());
         check(subject, op, c);
       }

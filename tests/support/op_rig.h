@@ -19,6 +19,12 @@ class OpRig {
   /// that a reference in f32 sees what a bf16 backend sees.
   explicit OpRig(const Backend& backend, std::int32_t thread_count = 0, DType dtype = DType::kF32,
                  bool rounds_inputs = false);
+  /// Where rows of activations begin: anywhere (odd strides), or at multiples of 8 elements, as models' rows do and fast
+  /// forms of operators want. Both have gaps between rows.
+  void align_rows(bool aligned) { aligned_rows_ = aligned; }
+  std::int64_t row_stride(std::int64_t width, std::int64_t odd_gap) const {
+    return aligned_rows_ ? (width + 7) / 8 * 8 + 8 : width + odd_gap;
+  }
   ~OpRig();
   OpRig(const OpRig&) = delete;
   OpRig& operator=(const OpRig&) = delete;
@@ -92,6 +98,7 @@ class OpRig {
   const Backend& backend_;
   DType dtype_;
   bool rounds_inputs_;
+  bool aligned_rows_ = false;
   BackendDevice* device_ = nullptr;
   BackendQueue* queue_ = nullptr;
   std::vector<Piece> pieces_;

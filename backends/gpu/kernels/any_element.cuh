@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backends/gpu/kernels/element.cuh"
+#include "backends/gpu/platform/gpu_matrix.h"
 #include "backends/interface/op_args.h"
 
 namespace cairn::gpu {
@@ -30,6 +31,42 @@ __device__ inline void store(void* data, DType type, std::int64_t i, float value
     store_element(static_cast<Bf16*>(data) + i, value);
   }
 }
+
+/// Eight neighbouring elements of f32 or bf16 data; their place is a multiple of 8 elements from a 16-byte boundary.
+__device__ inline void load_eight(const void* data, DType type, std::int64_t i, float (&x)[8]) {
+  if (type == DType::kF32) {
+    const float4* from = reinterpret_cast<const float4*>(static_cast<const float*>(data) + i);
+    const float4 low = from[0], high = from[1];
+    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+    return;
+  }
+  const float4 piece = *reinterpret_cast<const float4*>(static_cast<const std::uint16_t*>(data) + i);
+  const std::uint32_t words[4] = {float_to_bits(piece.x), float_to_bits(piece.y), float_to_bits(piece.z), float_to_bits(piece.w)};
+#pragma unroll
+  for (int j = 0; j < 4; ++j) x[2 * j] = low_bf16(words[j]), x[2 * j + 1] = high_bf16(words[j]);
+}
+__device__ inline void store_eight(void* data, DType type, std::int64_t i, const float (&x)[8]) {
+  float4 piece;
+  if (type == DType::kF32) {
+    float4* to = reinterpret_cast<float4*>(static_cast<float*>(data) + i);
+    piece.x = x[0], piece.y = x[1], piece.z = x[2], piece.w = x[3];
+    to[0] = piece;
+    piece.x = x[4], piece.y = x[5], piece.z = x[6], piece.w = x[7];
+    to[1] = piece;
+    return;
+  }
+  piece.x = bits_to_float(pack_bf16(x[0], x[1])), piece.y = bits_to_float(pack_bf16(x[2], x[3]));
+  piece.z = bits_to_float(pack_bf16(x[4], x[5])), piece.w = bits_to_float(pack_bf16(x[6], x[7]));
+  *reinterpret_cast<float4*>(static_cast<std::uint16_t*>(data) + i) = piece;
+}
+
+/// True when load_eight may be used at every multiple of 8 columns.
+inline bool is_in_eights(const void* data, std::int64_t stride) {
+  return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && stride % 8 == 0;
+}
+inline bool is_in_eights(const ConstRows& rows) { return is_in_eights(rows.data, rows.stride); }
+inline bool is_in_eights(const Rows& rows) { return is_in_eights(rows.data, rows.stride); }
 
 __device__ inline float load(const ConstRows& rows, DType type, std::int64_t row, std::int64_t column) {
   return load(rows.data, type, row * rows.stride + column);

@@ -106,6 +106,13 @@ void launch(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_byte
   emulate(grid, block, shared_bytes, [&] { kernel(args); });
 }
 
+template <class Args>
+void launch_early(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, Stream stream, const Args& args) {
+  launch(kernel, grid, block, shared_bytes, stream, args);
+}
+inline void let_next_kernel_start() {}
+inline void wait_for_previous_kernel() {}
+
 inline int warp_size() { return CAIRN_EMULATED_WARP; }
 template <class T>
 T shuffle(T value, int lane) {

@@ -124,6 +124,26 @@ void launch(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_byte
   kernel<<<grid, block, shared_bytes, stream>>>(args);
 }
 
+/// The same for a kernel that calls wait_for_previous_kernel(): it may start while the one before it still runs.
+template <class Args>
+void launch_early(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, Stream stream, const Args& args) {
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP__)
+  kernel<<<grid, block, shared_bytes, stream>>>(args);
+#else
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  (void)cudaLaunchKernelEx(&config, kernel, args);  // last_error() tells
+#endif
+}
+
 #if defined(__HIP_PLATFORM_AMD__) || defined(__HIP__)
 __device__ inline int warp_size() { return warpSize; }
 template <class T>
@@ -142,6 +162,20 @@ template <class T>
 __device__ T shuffle(T value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
 __device__ inline void warp_barrier() { __syncwarp(); }
 #endif
+
+/// Lets the next kernel start early, if it was queued so. It sees nothing of this one before its own wait.
+__device__ inline void let_next_kernel_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+/// All kernels queued before have ended and their writes are visible. Every thread calls it before it touches what they
+/// wrote, or writes what they read.
+__device__ inline void wait_for_previous_kernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 /// The dynamic shared memory of the block, 128-aligned.
 __device__ inline unsigned char* dynamic_shared() {
