@@ -85,9 +85,10 @@ Status read_texts(const std::string& folder, TokenizerConfig& tokenizer) {
 }  // namespace
 
 Status refuse_reexports(const ImportContext& context) {
+  const auto text = context.config.find("text_config");
   for (const char* field : {"quantization_config", "quantization", "compression_config"}) {
-    const auto found = context.config.find(field);
-    if (found != context.config.end() && !found->is_null()) {
+    const auto is_set = [field](const nlohmann::json& config) { return config.is_object() && !config.value(field, nlohmann::json()).is_null(); };
+    if (is_set(context.config) || (text != context.config.end() && is_set(*text))) {
       return Status::unsupported("config.json: field '%s': a quantised re-export; use the original checkpoint and pack it", field);
     }
   }

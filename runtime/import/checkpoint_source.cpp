@@ -51,6 +51,13 @@ Status CheckpointSource::take(const WantedTensor& wanted, const Names& names) {
   return context_.tensors.take(choose(wanted, names), wanted.spec.name, wanted.spec.shape);
 }
 
+Status CheckpointSource::take_flat(const WantedTensor& wanted, const Names& names, std::int64_t heads) {
+  const std::string source = choose(wanted, names);
+  const std::vector<std::int64_t> matrix = {heads, wanted.spec.shape[0] / heads};
+  if (context_.tensors.shape(source) != matrix) return take(wanted, names);
+  return context_.tensors.take_part(source, matrix, 0, wanted.spec.name, wanted.spec.shape);
+}
+
 Status CheckpointSource::take_rows(const WantedTensor& wanted, const Names& names, std::int64_t source_rows, std::int64_t first) {
   return context_.tensors.take_rows(choose(wanted, names), source_rows, first, wanted.spec.name, wanted.spec.shape);
 }
@@ -94,18 +101,19 @@ Status CheckpointSource::check_convolution(const std::string& source, std::int64
   return {};
 }
 
-/// Some versions of transformers save a fused convolution as three equal parts under the names of q, k and v, wherever the
-/// borders of q, k and v are. Put together again they are the fused one.
+/// Some versions of transformers save a fused convolution as three parts under the names of q, k and v, wherever the borders
+/// of q, k and v are: two of a third, rounded up, and the rest. Put together again they are the fused one.
 Result<bool> CheckpointSource::take_thirds(const WantedTensor& wanted, const std::string& own, std::int64_t first, std::int64_t total) {
   const std::vector<std::int64_t>& wanted_shape = wanted.spec.shape;
   const std::size_t letter = own.rfind("_conv1d") - 1;
-  if (letter >= own.size() || total % 3 != 0) return false;
-  const std::vector<std::int64_t> third = {total / 3, 1, wanted_shape[1]};
+  if (letter >= own.size()) return false;
+  const std::int64_t third = (total + 2) / 3;
   std::vector<float> joined;
   for (const char which : {'q', 'k', 'v'}) {
     std::string name = own;
     name[letter] = which;
-    if (context_.tensors.shape(name) != third) return false;
+    const std::int64_t rows = which == 'v' ? total - 2 * third : third;
+    if (context_.tensors.shape(name) != std::vector<std::int64_t>{rows, 1, wanted_shape[1]}) return false;
     CAIRN_TRY_ASSIGN(const std::vector<float> part, context_.tensors.as_f32(name));
     joined.insert(joined.end(), part.begin(), part.end());
   }
@@ -173,6 +181,16 @@ Status take_mlp(CheckpointSource& source, const WantedTensor& wanted, const std:
   const std::string one = stem + "experts." + std::to_string(expert.expert) + ".";
   const char* short_name = expert.part == "gate.weight" ? "w1.weight" : expert.part == "up.weight" ? "w3.weight" : "w2.weight";
   return source.take(wanted, {one + projection(expert.part), one + short_name});
+}
+
+void ignore_empty_shared_experts(ImportContext& context) {
+  for (const LayerConfig& layer : context.description.layers) {
+    if (layer.mlp.shared_hidden_dim > 0) return;
+  }
+  for (const auto& [name, entry] : context.tensors.sources()) {
+    const bool is_shared = name.find(".shared_expert") != std::string::npos;
+    if (is_shared && (entry.size_bytes == 0 || name.ends_with(".shared_expert_gate.weight"))) context.tensors.mark_used(name);
+  }
 }
 
 }  // namespace cairn

@@ -34,6 +34,8 @@ class CheckpointSource {
   bool has(const std::string& name) const { return context_.tensors.has(name); }
 
   Status take(const WantedTensor& wanted, const Names& names);
+  /// A vector that some checkpoints store as a matrix [heads, n].
+  Status take_flat(const WantedTensor& wanted, const Names& names, std::int64_t heads);
   /// Rows [first, first + shape[0]) of a tensor with source_rows rows.
   Status take_rows(const WantedTensor& wanted, const Names& names, std::int64_t source_rows, std::int64_t first);
   /// Row i of the result is row `row(i)` of the source: a copy.
@@ -64,6 +66,9 @@ ExpertPart split_expert(const std::string& mlp_part);
 /// SwiGLU and mixtures of experts under `stem` ("mlp."): gate_proj, up_proj, down_proj; experts apart or fused
 /// (gate_up_proj [E, 2 F, D], down_proj [E, D, F]).
 Status take_mlp(CheckpointSource& source, const WantedTensor& wanted, const std::string& stem, const MlpConfig& mlp);
+
+/// A shared expert of width 0 is saved as empty tensors and a gate, which have no part in the arithmetic.
+void ignore_empty_shared_experts(ImportContext& context);
 
 /// UNSUPPORTED: quantised or MLX re-exports, told by config fields and tensor names.
 Status refuse_reexports(const ImportContext& context);

@@ -133,7 +133,7 @@ Status take_delta_rule(CheckpointSource& source, const WantedTensor& wanted, con
   if (part == "z_down.weight") return source.take(wanted, {stem + "g_proj.0.weight"});
   if (part == "z_up.weight") return source.take(wanted, {stem + "g_proj.1.weight"});
   if (part == "a_log") return source.take(wanted, {stem + "A_log"});
-  if (part == "dt_bias") return source.take(wanted, {stem + "dt_bias"});
+  if (part == "dt_bias") return source.take_flat(wanted, {stem + "dt_bias"}, layer.delta.value_heads);
   if (part == "norm.weight") return source.take(wanted, {stem + "o_norm.weight"});
   if (part == "z.weight") return source.take(wanted, {stem + "g_proj.weight"});
   return source.take(wanted, {stem + part[0] + "_proj.weight"});

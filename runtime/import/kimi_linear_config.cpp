@@ -126,7 +126,7 @@ Status take_kda(CheckpointSource& source, const WantedTensor& wanted, const Delt
   if (part == "a_down.weight") return gate("f_a_proj.weight");
   if (part == "a_up.weight") return gate("f_b_proj.weight");
   if (part == "a_log") return gate("A_log");
-  if (part == "dt_bias") return gate("dt_bias");
+  if (part == "dt_bias") return source.take_flat(wanted, {stem + "dt_bias", stem + "forget_gate.dt_bias"}, c.value_heads);
   if (part == "z_down.weight") return source.take(wanted, {stem + "g_a_proj.weight"});
   if (part == "z_up.weight") return source.take(wanted, {stem + "g_b_proj.weight"});
   if (part == "norm.weight") return source.take(wanted, {stem + "o_norm.weight"});
@@ -173,7 +173,8 @@ Status import_kimi_linear(ImportContext& context) {
   d.model_dim = reader.int32("hidden_size");
   d.vocab_size = reader.int32("vocab_size");
   d.norm_eps = reader.number("rms_norm_eps", 1e-5F);
-  d.tied_embedding = reader.boolean("tie_word_embeddings", false);
+  // The model's class never ties: a head that is there counts, whatever the field says.
+  d.tied_embedding = reader.boolean("tie_word_embeddings", false) && !context.tensors.has("lm_head.weight");
   d.trained_tokens = reader.integer("model_max_length", 0);
   if (reader.has("max_position_embeddings")) d.trained_tokens = reader.integer("max_position_embeddings", 0);
   reader.check(read_kinds(reader, context, read_latent(reader), d.norm_eps, d));
@@ -182,7 +183,7 @@ Status import_kimi_linear(ImportContext& context) {
   CAIRN_TRY(reader.finish());
   CAIRN_TRY(validate(d, context.limits));
   context.tensors.ignore_prefix("model.mtp");
-  if (d.tied_embedding && context.tensors.has("lm_head.weight")) context.tensors.mark_used("lm_head.weight");
+  ignore_empty_shared_experts(context);
   CheckpointSource source(context, "model.");
   return source.take_all([&](const WantedTensor& wanted) { return take_tensor(source, wanted, d); });
 }

@@ -110,7 +110,7 @@ Status import_with(ImportContext& context, bool is_moe) {
     mlp.expert_count = reader.int32("num_experts");
     mlp.top_k = reader.int32("num_experts_per_tok");
     mlp.shared_hidden_dim = reader.int32("shared_expert_intermediate_size");
-    mlp.shared_gate = true;
+    mlp.shared_gate = mlp.shared_hidden_dim > 0;
     reader.expect("norm_topk_prob", true);
     reader.expect("decoder_sparse_step", 1);
     reader.ignore({"intermediate_size"});
@@ -124,6 +124,7 @@ Status import_with(ImportContext& context, bool is_moe) {
   CAIRN_TRY(reader.finish());
   CAIRN_TRY(check_container(context, d));
   CAIRN_TRY(validate(d, context.limits));
+  ignore_empty_shared_experts(context);
   if (d.tied_embedding && context.tensors.has(text.head)) context.tensors.mark_used(text.head);
   CheckpointSource source(context, text.root);
   return source.take_all([&](const WantedTensor& wanted) -> Status {

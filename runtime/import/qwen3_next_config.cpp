@@ -60,6 +60,7 @@ Status import_qwen3_next(ImportContext& context) {
   CAIRN_TRY(reader.finish());
   CAIRN_TRY(validate(d, context.limits));
   context.tensors.ignore_prefix("mtp.");
+  ignore_empty_shared_experts(context);
   if (d.tied_embedding && context.tensors.has("lm_head.weight")) context.tensors.mark_used("lm_head.weight");
   CheckpointSource source(context, "model.");
   return source.take_all([&](const WantedTensor& wanted) -> Status {

@@ -1,8 +1,10 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "runtime/import/import_folder.h"
 #include "tests/runtime/file_fixture.h"
@@ -190,6 +192,72 @@ TEST_CASE("re-exports are refused with what they are") {
   check_refused("qwen3_5_r3_text", CAIRN_STATUS_UNSUPPORTED, "quantised", [](Checkpoint& c) {
     c.add("model.layers.0.mlp.up_proj.weight_scale_inv", {4});
   });
+}
+
+TEST_CASE("a quantised text part is told as such") {
+  check_refused("qwen3_5_r2_tied_vl", CAIRN_STATUS_UNSUPPORTED, "quantised",
+                [](Checkpoint& c) { c.config["text_config"]["quantization_config"] = {{"bits", 4}}; });
+}
+
+TEST_CASE("a fused convolution in three parts is put together, whatever the parts' sizes") {
+  Checkpoint checkpoint("olmo_hybrid");
+  checkpoint.config["linear_value_head_dim"] = 44;  // 96 + 96 + 176 channels are saved as 123, 123 and 122
+  const Json old_header = std::exchange(checkpoint.header, Json::object());
+  const std::string old_data = std::exchange(checkpoint.data, "");
+  std::vector<float> taps(368 * 4);
+  for (std::size_t i = 0; i < taps.size(); ++i) taps[i] = static_cast<float>(i);
+  for (const auto& [name, entry] : old_header.items()) {
+    std::vector<std::int64_t> shape = entry["shape"];
+    std::size_t first = 0;
+    const bool is_conv = name.ends_with("_conv1d.weight");
+    if (is_conv) {
+      shape = {name.ends_with("v_conv1d.weight") ? 122 : 123, 1, 4};
+      first = name.ends_with("q_conv1d.weight") ? 0 : name.ends_with("k_conv1d.weight") ? 123 * 4 : 246 * 4;
+    }
+    for (std::int64_t& dim : shape) dim = dim == 192 ? 176 : dim == 48 && name.ends_with("norm.weight") ? 44 : dim;
+    checkpoint.add(name, shape);
+    const std::size_t begin = checkpoint.header[name]["data_offsets"][0], end = checkpoint.header[name]["data_offsets"][1];
+    if (is_conv) std::memcpy(&checkpoint.data[begin], &taps[first], end - begin);
+  }
+
+  const Result<ModelDescription> result = checkpoint.imported();
+
+  REQUIRE_MESSAGE(result.ok(), result.status().message());
+  const auto first_of = [&](const char* name) { return *static_cast<const float*>(result.value().find(name)->data); };
+  CHECK(first_of("layers.0.mixer.conv_q.weight") == 0);
+  CHECK(first_of("layers.0.mixer.conv_k.weight") == 96 * 4);
+  CHECK(first_of("layers.0.mixer.conv_v.weight") == 192 * 4);
+}
+
+TEST_CASE("kimi: dt_bias may be a matrix, and a head that is there counts") {
+  Checkpoint checkpoint("kimi_linear");
+  checkpoint.header["model.layers.0.self_attn.dt_bias"]["shape"] = {4, 32};
+  checkpoint.config["tie_word_embeddings"] = true;
+
+  const Result<ModelDescription> result = checkpoint.imported();
+
+  REQUIRE_MESSAGE(result.ok(), result.status().message());
+  CHECK_FALSE(result.value().tied_embedding);
+  CHECK(result.value().find("layers.0.mixer.dt_bias")->shape == std::vector<std::int64_t>{128});
+  checkpoint.header["model.layers.0.self_attn.dt_bias"]["shape"] = {32, 4};
+  CHECK(checkpoint.imported().status().code() == CAIRN_STATUS_FORMAT);
+}
+
+TEST_CASE("a shared expert of width 0 is left out") {
+  Checkpoint checkpoint("qwen3_next_moe");
+  checkpoint.config["shared_expert_intermediate_size"] = 0;
+  const Json old_header = std::exchange(checkpoint.header, Json::object());
+  checkpoint.data.clear();
+  for (const auto& [name, entry] : old_header.items()) {
+    std::vector<std::int64_t> shape = entry["shape"];
+    if (name.find("shared_expert.") != std::string::npos) std::replace(shape.begin(), shape.end(), 64, 0);
+    checkpoint.add(name, shape);
+  }
+
+  const Result<ModelDescription> result = checkpoint.imported();
+
+  REQUIRE_MESSAGE(result.ok(), result.status().message());
+  CHECK(result.value().find("layers.0.mlp.shared.gate.weight") == nullptr);
 }
 
 TEST_CASE("missing, extra and misshapen tensors are refused by name") {
