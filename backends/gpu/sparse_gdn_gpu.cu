@@ -2,8 +2,9 @@
 #include "backends/gpu/gpu_launch.h"
 #include "backends/gpu/kernels/sparse_gdn_events.cuh"
 #include "backends/gpu/kernels/sparse_gdn_intra.cuh"
+#include "backends/gpu/kernels/sparse_gdn_layout.cuh"
 #include "backends/gpu/kernels/sparse_gdn_outputs.cuh"
-#include "backends/gpu/kernels/sparse_gdn_select.cuh"
+#include "backends/gpu/sparse_gdn_select.h"
 
 namespace cairn::gpu {
 namespace {
@@ -100,16 +101,17 @@ void trace_intra(const Launcher& launcher, const SparseGdnStage& stage, const Sp
 // ---------------------------------------------------------------- the stages
 
 void select(const Launcher& launcher, const SparseGdnStage& stage) {
-  const unsigned groups = static_cast<unsigned>(stage.groups()), chunks = static_cast<unsigned>(stage.chunk_count);
-  const SparsePolicy policy = stage.call.policy;
-  if (policy != SparsePolicy::kAll && policy != SparsePolicy::kGiven) {
-    launcher(rank_chunks_kernel, dim3(groups), dim3(kThreads), 0, stage);
-    launcher(order_chunks_kernel, dim3((chunks + kThreads - 1) / kThreads, groups), dim3(kThreads), 0, stage);
-    launcher(gate_energy_kernel, dim3(static_cast<unsigned>(stage.call.delta.value_heads)), dim3(64), 0, stage);
-    launcher(assign_tiers_kernel, dim3(1), dim3(kThreads), 0, stage);
-  }
-  launcher(mark_events_kernel, dim3(groups), dim3(64), 0, stage);
-  launcher(lay_out_events_kernel, dim3(1), dim3(kThreads), 0, stage);
+  const SparseGdnArgs& call = stage.call;
+  SparseSelectArgs args = {};
+  args.policy = call.policy, args.seed = call.seed;
+  args.dtype = call.delta.dtype, args.gate = call.gate, args.norm_weight = call.norm_weight;
+  args.given_mask = call.given_mask, args.given_tier = call.given_tier;
+  args.group_count = call.delta.key_heads, args.head_count = call.delta.value_heads, args.value_dim = call.delta.value_dim;
+  args.sequence_count = 1;
+  args.s = stage.scratch;
+  args.token_begin[0] = stage.first_token, args.token_begin[1] = stage.first_token + stage.token_count;
+  args.chunk_begin[1] = stage.chunk_count;
+  select_sparse_gdn(launcher, args);
 }
 
 void run_sequence(const Launcher& launcher, const SparseGdnStage& stage) {
@@ -149,6 +151,19 @@ void run(BackendQueue* queue, const SparseGdnArgs& args, void* scratch) {
 }
 
 }  // namespace
+
+void select_sparse_gdn(const Launcher& launcher, const SparseSelectArgs& args) {
+  const auto groups = static_cast<unsigned>(args.group_count), sequences = static_cast<unsigned>(args.sequence_count);
+  int longest = 0;
+  for (int b = 0; b < args.sequence_count; ++b) longest = args.chunk_count(b) > longest ? args.chunk_count(b) : longest;
+  const auto tiles = static_cast<unsigned>((longest + kSelectThreads - 1) / kSelectThreads);
+  if (!args.is_given()) {
+    launcher(measure_heads_kernel, dim3(static_cast<unsigned>(args.head_count), sequences), dim3(kSelectThreads), 0, args);
+    launcher(order_chunks_kernel, dim3(tiles, groups, sequences), dim3(kSelectThreads), 0, args);
+  }
+  launcher(assign_tiers_kernel, dim3(sequences), dim3(kSelectThreads), 0, args);
+  launcher(lay_out_events_kernel, dim3(groups, sequences), dim3(kSelectThreads), 0, args);
+}
 
 void add_sparse_gdn(OpTable& ops) { ops.sparse_gdn = {unsupported_reason, scratch_bytes, run}; }
 

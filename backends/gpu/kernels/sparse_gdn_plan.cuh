@@ -1,27 +1,20 @@
 // What the stages of a SparseGDN prefill share: one sequence's sizes, its rows, and the scratch between stages.
 #pragma once
 
-#include "backends/gpu/kernels/any_element.cuh"
-#include "backends/interface/scratch_layout.h"
+#include "backends/gpu/kernels/sparse_gdn_selection.cuh"
 
 namespace cairn::gpu {
 
-inline constexpr int kChunk = 64, kBlock = 16, kBlockCount = 7;
+inline constexpr int kBlock = 16, kBlockCount = 7;
 
 /// Between the stages; C chunks, n groups, R = ceil(C / 2) pairs of chunks.
-struct SparseGdnScratch {
+struct SparseGdnScratch : SparseSelection {
   float* inverse;        ///< [C, HV, 7, 16, 16], or [C, HV, 64, 64] with the full inverse
   float* cumulative;     ///< [C, HV, 64] inclusive log2-decays
   float* u;              ///< [T, HV, V]: U, then U' where events were
   float* output;         ///< [T, HV, V]: an odd chunk's output between its two sources
-  float* scores;         ///< [C, HV]
-  float* gamma;          ///< [C, HV]
   float* initial;        ///< [HV, K, V]: the state before the call
   float* snapshots;      ///< [HV, R, K, V]: only the first snapshot_count of a head are used
-  double *rank, *retention, *lifetime, *visibility, *eta, *gain_low_medium, *gain_medium_high, *sorted;
-  std::int32_t *order, *tier, *row_group, *row_ptr, *event_chunk, *event_snapshot, *snapshot_count, *entry_event, *entry_snapshot;
-  std::int32_t *by_gain, *rest;
-  std::uint8_t* mask;
   std::size_t size_bytes;
 };
 
@@ -40,26 +33,17 @@ struct SparseGdnStage {
 inline SparseGdnScratch carve_sparse_gdn(const SparseGdnArgs& args, std::int32_t token_count, void* scratch) {
   const DeltaRuleArgs& d = args.delta;
   const auto chunks = static_cast<std::size_t>((token_count + kChunk - 1) / kChunk), pairs = (chunks + 1) / 2;
-  const auto heads = static_cast<std::size_t>(d.value_heads), groups = static_cast<std::size_t>(d.key_heads);
+  const auto heads = static_cast<std::size_t>(d.value_heads);
   const auto matrix = static_cast<std::size_t>(d.key_dim) * static_cast<std::size_t>(d.value_dim);
   ScratchLayout layout(scratch);
   SparseGdnScratch s{};
+  static_cast<SparseSelection&>(s) = carve_sparse_selection(d.key_heads, d.value_heads, 1, chunks, layout);
   s.inverse = layout.take<float>(chunks * heads * (args.full_inverse ? kChunk * kChunk : kBlockCount * kBlock * kBlock));
   s.cumulative = layout.take<float>(chunks * heads * kChunk);
   s.u = layout.take<float>(static_cast<std::size_t>(token_count) * heads * static_cast<std::size_t>(d.value_dim));
   s.output = layout.take<float>(static_cast<std::size_t>(token_count) * heads * static_cast<std::size_t>(d.value_dim));
-  s.scores = layout.take<float>(chunks * heads);
-  s.gamma = layout.take<float>(chunks * heads);
   s.initial = layout.take<float>(heads * matrix);
   s.snapshots = layout.take<float>(heads * pairs * matrix);
-  s.rank = layout.take<double>(groups * chunks);
-  for (double** piece : {&s.retention, &s.lifetime, &s.visibility, &s.eta}) *piece = layout.take<double>(heads);
-  for (double** piece : {&s.gain_low_medium, &s.gain_medium_high, &s.sorted}) *piece = layout.take<double>(groups);
-  for (std::int32_t** piece : {&s.tier, &s.row_group, &s.snapshot_count, &s.by_gain, &s.rest}) *piece = layout.take<std::int32_t>(groups);
-  s.row_ptr = layout.take<std::int32_t>(groups + 1);
-  for (std::int32_t** piece : {&s.order, &s.event_chunk, &s.event_snapshot}) *piece = layout.take<std::int32_t>(groups * chunks);
-  for (std::int32_t** piece : {&s.entry_event, &s.entry_snapshot}) *piece = layout.take<std::int32_t>(groups * pairs);
-  s.mask = layout.take<std::uint8_t>(groups * chunks);
   s.size_bytes = layout.size_bytes();
   return s;
 }
