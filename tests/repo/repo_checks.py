@@ -200,10 +200,20 @@ def declared_functions():
     return names
 
 
-def check_symbols():
-    library = sys.argv[2]
+def exported_by(library):
     listing = subprocess.run(["nm", "-D", "--defined-only", "--format=posix", library], capture_output=True, text=True, check=True)
-    exported = {line.split()[0].split("@")[0] for line in listing.stdout.splitlines()}
+    return {line.split()[0].split("@")[0] for line in listing.stdout.splitlines()}
+
+
+def check_plugin_symbols():
+    """A plug-in exports its entry alone."""
+    exported = exported_by(sys.argv[2])
+    problems = [f"{name}: exported by a plug-in" for name in sorted(exported - {"cairn_backend_entry"})]
+    return problems + ([] if "cairn_backend_entry" in exported else ["cairn_backend_entry: not exported"])
+
+
+def check_symbols():
+    exported = exported_by(sys.argv[2])
     exported = {name for name in exported if not re.fullmatch(r"CAIRN_[0-9]+", name)}
     declared = declared_functions()
     promised = set((Path(__file__).parent / "exported_symbols.txt").read_text().split())
