@@ -35,7 +35,32 @@ struct AttentionSpec {
   std::int32_t HQ, HKV, K, V, window;
   std::int64_t stored;  ///< tokens in the cache before
   Lengths lengths;
+  bool in_eights = false;  ///< rows begin at multiples of 8 elements, as kernels with wide loads want them
+  bool has_decode = true;
 };
+
+/// Numbers per token that make a row of `width` begin at multiples of 8 elements; CallIo puts `gap` of them between
+/// rows.
+std::int32_t padded(std::int32_t width, bool in_eights, std::int32_t gap) {
+  return in_eights ? (width + gap + 7) / 8 * 8 - gap : width;
+}
+constexpr std::int32_t kInputGap = 3, kOutputGap = 5;
+
+/// Leaves the first `width` columns of every row; false where something was written beyond them.
+bool drop_padding(TokenOutput& output, std::int32_t width) {
+  bool clean = true;
+  for (std::vector<float>& values : output.field.of_sequence) {
+    std::vector<float> kept;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const bool is_kept = i % static_cast<std::size_t>(output.field.width) < static_cast<std::size_t>(width);
+      if (is_kept) kept.push_back(values[i]);
+      clean = clean && (is_kept || std::isnan(values[i]));
+    }
+    values = std::move(kept);
+  }
+  output.field.width = width;
+  return clean;
+}
 
 /// Device caches of every sequence; positions [0, stored) filled (the last `capacity` of them), the rest poison.
 struct Caches {
@@ -75,9 +100,9 @@ struct AttentionInputs {
 OpCase attention_case(const AttentionSpec& s) {
   Random random(61);
   auto in = std::make_shared<AttentionInputs>();
-  in->q = normal_field(random, s.lengths, s.HQ * s.K);
-  in->k = normal_field(random, s.lengths, s.HKV * s.K);
-  in->v = normal_field(random, s.lengths, s.HKV * s.V);
+  in->q = normal_field(random, s.lengths, padded(s.HQ * s.K, s.in_eights, kInputGap));
+  in->k = normal_field(random, s.lengths, padded(s.HKV * s.K, s.in_eights, kInputGap));
+  in->v = normal_field(random, s.lengths, padded(s.HKV * s.V, s.in_eights, kInputGap));
   in->capacity = s.window ? s.window : static_cast<std::int32_t>(s.stored + 200);
   for (std::size_t b = 0; b < s.lengths.size(); ++b) {
     in->keys.push_back(cache_rows(random, in->capacity, s.HKV * s.K, s.stored));
@@ -85,7 +110,7 @@ OpCase attention_case(const AttentionSpec& s) {
   }
   OpCase c{s.name, s.lengths, [=](OpRig& rig, const Schedule& schedule, Phase phase) {
              Outcome outcome;
-             TokenOutput out("out", s.lengths, s.HQ * s.V);
+             TokenOutput out("out", s.lengths, padded(s.HQ * s.V, s.in_eights, kOutputGap));
              const Caches caches(rig, in->keys, in->values, in->capacity);
              for (const Call& call : schedule) {
                CallIo io(rig, call);
@@ -109,6 +134,7 @@ OpCase attention_case(const AttentionSpec& s) {
                                                io.out(out)};
                if (!run_call(rig, io, rig.ops().softmax_attention, args, &outcome)) return outcome;
              }
+             if (!drop_padding(out, s.HQ * s.V)) outcome.trouble = "memory between the rows of an output was written";
              add_output(&outcome, out);
              caches.key_memory.add_to(rig, "keys", &outcome);
              without_poison(&outcome.outputs.back());
@@ -116,6 +142,7 @@ OpCase attention_case(const AttentionSpec& s) {
              without_poison(&outcome.outputs.back());
              return outcome;
            }};
+  c.has_decode = s.has_decode;
   return c;
 }
 
@@ -198,7 +225,16 @@ std::vector<OpCase> softmax_attention_cases() {
           attention_case({"window 16, ring wraps", 2, 2, 16, 16, 16, 0, {100, 3, 0, 16}}),
           attention_case({"window 128, after 300 tokens", 4, 1, 16, 16, 128, 300, {150, 1}}),
           attention_case({"window 5, odd, after 3 tokens", 3, 3, 7, 5, 5, 3, {12, 0, 1}}),
-          attention_case({"head of 256", 2, 1, 256, 256, 0, 10, {40}})};
+          attention_case({"head of 256", 2, 1, 256, 256, 0, 10, {40}}),
+          attention_case({"heads of 64, three to a key head", 3, 1, 64, 64, 0, 0, {0, 1, 63, 64, 65}, true}),
+          attention_case({"heads of 128, after 70 tokens", 2, 1, 128, 128, 0, 70, {3, 130, 0, 1}, true}),
+          attention_case({"heads of 256, after 20 tokens", 1, 1, 256, 256, 0, 20, {70}, true}),
+          attention_case({"keys of 40, values of 24, eight to a key head", 8, 1, 40, 24, 600, 3, {20, 5}, true}),
+          attention_case({"keys of 8, values of 72, ten to a key head", 10, 1, 8, 72, 0, 130, {4, 0, 2}, true}),
+          attention_case({"500 tokens, window 100, ring full", 2, 1, 64, 64, 100, 130, {500, 3}, true, false}),
+          attention_case({"window 40, shorter than a tile, ring wraps", 2, 2, 16, 16, 40, 0, {150, 1, 0}, true}),
+          attention_case({"window 300, after 1000 tokens", 2, 1, 16, 8, 300, 1000, {3, 2}, true}),
+          attention_case({"after 16500 tokens", 1, 1, 8, 8, 0, 16500, {2}, true})};
 }
 
 std::vector<OpCase> latent_attention_cases() {
