@@ -154,6 +154,7 @@ void fill_mixer(const LayerConfig& layer, cairn_layer_info& info) {
     case Mechanism::kSse:
       dims(layer.sse.heads, layer.sse.heads, layer.sse.key_dim, layer.sse.value_dim);
       info.partitions = layer.sse.partitions;
+      if (layer.has_side_attention) info.window = layer.side_attention.window;
       break;
     case Mechanism::kSdm:
       dims(layer.sdm.heads, layer.sdm.heads, layer.sdm.side, layer.sdm.value_dim);

@@ -58,6 +58,22 @@ Status CheckpointSource::take_flat(const WantedTensor& wanted, const Names& name
   return context_.tensors.take_part(source, matrix, 0, wanted.spec.name, wanted.spec.shape);
 }
 
+Status CheckpointSource::take_part(const WantedTensor& wanted, const std::string& name, const std::vector<std::int64_t>& source_shape) {
+  return context_.tensors.take_part(wanted.prefix + name, source_shape, 0, wanted.spec.name, wanted.spec.shape);
+}
+
+Status CheckpointSource::take_halved(const WantedTensor& wanted, const std::string& name) {
+  const std::string source = wanted.prefix + name;
+  CAIRN_TRY_ASSIGN(std::vector<float> values, context_.tensors.as_f32(source));
+  if (context_.tensors.shape(source) != wanted.spec.shape) {
+    return Status::format_error("tensor '%s' has shape %s (expected %s)", source.c_str(),
+                                shape_text(context_.tensors.shape(source)).c_str(), shape_text(wanted.spec.shape).c_str());
+  }
+  for (float& value : values) value *= 0.5F;
+  context_.tensors.mark_used(source);
+  return context_.tensors.add(wanted.spec.name, DType::kF32, wanted.spec.shape, values.data(), values.size() * sizeof(float));
+}
+
 Status CheckpointSource::take_rows(const WantedTensor& wanted, const Names& names, std::int64_t source_rows, std::int64_t first) {
   return context_.tensors.take_rows(choose(wanted, names), source_rows, first, wanted.spec.name, wanted.spec.shape);
 }

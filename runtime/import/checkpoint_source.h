@@ -38,6 +38,10 @@ class CheckpointSource {
   Status take_flat(const WantedTensor& wanted, const Names& names, std::int64_t heads);
   /// Rows [first, first + shape[0]) of a tensor with source_rows rows.
   Status take_rows(const WantedTensor& wanted, const Names& names, std::int64_t source_rows, std::int64_t first);
+  /// All elements of a tensor of another shape.
+  Status take_part(const WantedTensor& wanted, const std::string& name, const std::vector<std::int64_t>& source_shape);
+  /// Each element times 0.5, which is exact: f32.
+  Status take_halved(const WantedTensor& wanted, const std::string& name);
   /// Row i of the result is row `row(i)` of the source: a copy.
   Status gather_rows(const WantedTensor& wanted, const std::string& name, std::int64_t source_rows,
                      const std::function<std::int64_t(std::int64_t)>& row);

@@ -115,9 +115,4 @@ Status import_gdn2(ImportContext& context) {
   return take_gate_biases(context, d);
 }
 
-Status import_spiking_brain(ImportContext&) {
-  return Status::unsupported("config.json: 'sse_swa_moba' (SpikingBrain2) has layers that average SSE with sliding-window attention, "
-                             "and MoBA layers: neither is supported; SSE layers alone are (cairn-native/1)");
-}
-
 }  // namespace cairn

@@ -11,7 +11,4 @@ namespace cairn {
 /// (2: every second layer attends), num_attention_heads, window_size, rope_theta.
 Status import_gdn2(ImportContext& context);
 
-/// SpikingBrain2 (sse_swa_moba): refused, because its layers run SSE and attention side by side and average them.
-Status import_spiking_brain(ImportContext& context);
-
 }  // namespace cairn

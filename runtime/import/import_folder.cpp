@@ -7,6 +7,8 @@
 #include "runtime/import/native_config.h"
 #include "runtime/import/olmo_hybrid_config.h"
 #include "runtime/import/qwen3_5_config.h"
+#include "runtime/import/sdm_config.h"
+#include "runtime/import/spiking_brain_config.h"
 #include "runtime/model/model_fingerprint.h"
 #include "runtime/support/file.h"
 
@@ -30,6 +32,7 @@ constexpr ImporterEntry kImporters[] = {
     {"model_type", "kda", import_fla_kda},
     {"model_type", "gdn2", import_gdn2},
     {"model_type", "sse_swa_moba", import_spiking_brain},
+    {"model_type", "sparse_delta_memory", import_sdm},
 };
 
 std::string known_values() {

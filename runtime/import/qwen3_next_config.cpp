@@ -37,6 +37,10 @@ void read_mlps(ConfigReader& reader, ModelDescription& d) {
   moe.renormalize = reader.boolean("norm_topk_prob", true);
   const std::int32_t step = reader.int32("decoder_sparse_step", 1);
   const std::vector<std::int32_t> dense_layers = reader.integers_or_one("mlp_only_layers");
+  if (dense_layers.size() > d.layers.size()) {
+    reader.fail(Status::format_error("%s: mlp_only_layers names more layers than there are (%zu)", reader.where().c_str(), d.layers.size()));
+    return;
+  }
   if (step < 1) {
     reader.fail(Status::format_error("%s: decoder_sparse_step is %d (at least 1)", reader.where().c_str(), step));
     return;

@@ -8,7 +8,7 @@ Result<std::unique_ptr<Mixer>> make_mixer(const LayerBuild& build) {
     case Mechanism::kGdn: return make_gdn(build);
     case Mechanism::kKda: return make_kda(build);
     case Mechanism::kGdn2: return make_gdn2(build);
-    case Mechanism::kSse: return make_sse(build);
+    case Mechanism::kSse: return build.config.has_side_attention ? make_sse_with_attention(build) : make_sse(build);
     case Mechanism::kSdm: return make_sdm(build);
     case Mechanism::kSoftmaxAttention: return make_softmax_attention(build);
     case Mechanism::kLatentAttention: return make_latent_attention(build);

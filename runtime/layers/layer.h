@@ -18,9 +18,10 @@ struct LayerBuild {
   const LayerConfig& config;
   Weights& weights;
   std::vector<StateSlot>& slots;  ///< the layer appends its own
+  const char* part_of = "mixer.";  ///< what its tensors' names begin with
 
   std::string name(const char* part) const { return "layers." + std::to_string(index) + "." + part; }
-  std::string mixer(const char* part) const { return name("mixer.") + part; }
+  std::string mixer(const char* part) const { return name(part_of) + part; }
   /// Declares a slot and returns its index.
   std::int32_t add_slot(const char* part, SlotKind kind, std::vector<std::int64_t> shape) const;
 };
@@ -46,6 +47,8 @@ Result<std::unique_ptr<Mixer>> make_sse(const LayerBuild& build);
 Result<std::unique_ptr<Mixer>> make_sdm(const LayerBuild& build);
 Result<std::unique_ptr<Mixer>> make_softmax_attention(const LayerBuild& build);
 Result<std::unique_ptr<Mixer>> make_latent_attention(const LayerBuild& build);
+/// SSE with attention beside it: out = norm(sse(x)) + norm(attention(x)).
+Result<std::unique_ptr<Mixer>> make_sse_with_attention(const LayerBuild& build);
 /// By config.mechanism.
 Result<std::unique_ptr<Mixer>> make_mixer(const LayerBuild& build);
 

@@ -151,6 +151,8 @@ Result<LayerConfig> read_layer(const fbs::Layer& f, unsigned index) {
   layer.routing = {as<Routing>(r.kind()), as<RoutingGamma>(r.gamma()), r.rank(), r.scaled(), r.after_block()};
   layer.mlp = read_mlp(*f.mlp());
   layer.norm_after = f.norm_after();
+  layer.has_side_attention = f.side_attention() != nullptr;
+  if (f.side_attention()) layer.side_attention = read_attention(*f.side_attention());
   return layer;
 }
 

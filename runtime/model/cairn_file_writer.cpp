@@ -42,6 +42,11 @@ Result<ContainerPlan> plan_sections(const ModelDescription& d) {
   return plan;
 }
 
+flatbuffers::Offset<fbs::Attention> build_attention(Builder& b, const AttentionConfig& c) {
+  return fbs::CreateAttention(b, c.query_heads, c.kv_heads, c.head_dim, c.window, c.rotary_dim, c.rope_theta, c.qk_norm,
+                              c.qk_norm_full, c.output_gate, c.qkv_bias);
+}
+
 flatbuffers::Offset<fbs::Layer> build_layer(Builder& b, const LayerConfig& layer) {
   flatbuffers::Offset<fbs::DeltaRule> delta;
   flatbuffers::Offset<fbs::Sse> sse;
@@ -72,18 +77,15 @@ flatbuffers::Offset<fbs::Layer> build_layer(Builder& b, const LayerConfig& layer
                            c.key_weighted_decay, c.has_bias, c.write_scale, c.read_scale);
       break;
     }
-    case Mechanism::kSoftmaxAttention: {
-      const AttentionConfig& c = layer.attention;
-      attention = fbs::CreateAttention(b, c.query_heads, c.kv_heads, c.head_dim, c.window, c.rotary_dim, c.rope_theta,
-                                       c.qk_norm, c.qk_norm_full, c.output_gate, c.qkv_bias);
-      break;
-    }
+    case Mechanism::kSoftmaxAttention: attention = build_attention(b, layer.attention); break;
     case Mechanism::kLatentAttention: {
       const LatentAttentionConfig& c = layer.latent;
       latent = fbs::CreateLatentAttention(b, c.heads, c.nope_dim, c.shared_dim, c.value_dim, c.rank, c.latent_norm_eps);
       break;
     }
   }
+  flatbuffers::Offset<fbs::Attention> side;
+  if (layer.has_side_attention) side = build_attention(b, layer.side_attention);
   const auto output = fbs::CreateOutput(b, static_cast<fbs::NormKind>(layer.output.norm),
                                         static_cast<fbs::GateKind>(layer.output.gate), layer.output.eps);
   const RoutingConfig& r = layer.routing;
@@ -94,7 +96,7 @@ flatbuffers::Offset<fbs::Layer> build_layer(Builder& b, const LayerConfig& layer
                                   static_cast<fbs::RouterKind>(m.router), m.renormalize, m.correction_bias, m.routed_scale,
                                   m.group_count, m.top_groups, m.shared_hidden_dim, m.shared_gate);
   return fbs::CreateLayer(b, static_cast<fbs::Mechanism>(layer.mechanism), delta, sse, sdm, attention, latent, output,
-                          routing, mlp, layer.norm_after);
+                          routing, mlp, layer.norm_after, side);
 }
 
 void build_header(Builder& b, const ModelDescription& d, const ContainerPlan& plan, const Digest& fingerprint) {

@@ -128,6 +128,8 @@ struct LayerConfig {
   SdmConfig sdm;
   AttentionConfig attention;
   LatentAttentionConfig latent;
+  bool has_side_attention = false;  ///< SSE: attention beside it, out = norm(sse(h)) + norm(attention(h))
+  AttentionConfig side_attention;
   OutputConfig output;
   RoutingConfig routing;
   MlpConfig mlp;
@@ -202,6 +204,7 @@ Status validate(const ModelDescription& description);
 ///     sdm: q, k.weight [H 2 n, D]; v.weight [H V, D]; a, b.weight [H, D]; a_log, dt_bias [H]; initial [H, N, V] when learned; o, z, norm as
 ///       above; with has_bias q, k, v, a, b, z, o.bias; layer norm: norm.bias [V]
 ///     softmax_attention: q.weight [HQ hd, D]; k, v.weight [HKV hd, D]; o.weight [D, HQ hd]; q_norm, k_norm.weight; z.weight [HQ hd, D]; q, k, v.bias
+///       (the same again under layers.I.side. for attention beside SSE, with merge_mixer.weight and merge_side.weight [D])
 ///     latent_attention: q.weight [H (nope + shared), D]; kv_a.weight [rank + shared, D]; kv_a_norm.weight [rank];
 ///       kv_b.weight [H (nope + V), rank]; o.weight [D, H V]
 ///   layers.I.routing.gamma [1], [HV] or [HV, V] (CLER); routing.p.weight [D, HV V], or routing.down.weight [rank, HV V] and

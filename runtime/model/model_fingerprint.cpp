@@ -26,6 +26,11 @@ class Numbers {
   Blake2bStream& digest_;
 };
 
+void add_attention(Numbers& add, const AttentionConfig& c) {
+  add(c.query_heads, c.kv_heads, c.head_dim, c.window, c.rotary_dim, c.rope_theta, c.qk_norm, c.qk_norm_full, c.output_gate,
+      c.qkv_bias);
+}
+
 void add_mixer(Numbers& add, const LayerConfig& layer) {
   switch (layer.mechanism) {
     case Mechanism::kDeltaNet: case Mechanism::kGdn: case Mechanism::kKda: case Mechanism::kGdn2: {
@@ -44,11 +49,7 @@ void add_mixer(Numbers& add, const LayerConfig& layer) {
       return add(c.heads, c.side, c.value_dim, c.write_count, c.read_count, c.learned_initial, c.slot_residual,
                  c.key_weighted_decay, c.has_bias, c.write_scale, c.read_scale);
     }
-    case Mechanism::kSoftmaxAttention: {
-      const AttentionConfig& c = layer.attention;
-      return add(c.query_heads, c.kv_heads, c.head_dim, c.window, c.rotary_dim, c.rope_theta, c.qk_norm, c.qk_norm_full,
-                 c.output_gate, c.qkv_bias);
-    }
+    case Mechanism::kSoftmaxAttention: return add_attention(add, layer.attention);
     case Mechanism::kLatentAttention: {
       const LatentAttentionConfig& c = layer.latent;
       return add(c.heads, c.nope_dim, c.shared_dim, c.value_dim, c.rank, c.latent_norm_eps);
@@ -64,6 +65,7 @@ void add_layer(Numbers& add, const LayerConfig& layer) {
   const MlpConfig& m = layer.mlp;
   add(m.kind, m.hidden_dim, m.expert_count, m.top_k, m.router, m.renormalize, m.correction_bias, m.routed_scale,
       m.group_count, m.top_groups, m.shared_hidden_dim, m.shared_gate, layer.norm_after);
+  if (layer.has_side_attention) add_attention(add, layer.side_attention);
 }
 
 void add_content(Blake2bStream& digest, std::uint64_t size_bytes, const std::vector<std::uint64_t>& checksums) {

@@ -152,22 +152,22 @@ void collect_sdm(Collector& c, const LayerConfig& layer, std::int64_t dim) {
   if (layer.output.gate != GateKind::kNone) c.vector("mixer.z.bias", width);
 }
 
-void collect_attention(Collector& c, const AttentionConfig& config, std::int64_t dim) {
+void collect_attention(Collector& c, const AttentionConfig& config, std::int64_t dim, const std::string& prefix) {
   const std::int64_t query_width = std::int64_t{config.query_heads} * config.head_dim;
   const std::int64_t kv_width = std::int64_t{config.kv_heads} * config.head_dim;
-  c.matrix("mixer.q", query_width, dim);
-  c.matrix("mixer.k", kv_width, dim);
-  c.matrix("mixer.v", kv_width, dim);
-  c.matrix("mixer.o", dim, query_width);
-  if (config.output_gate) c.matrix("mixer.z", query_width, dim);
+  c.matrix(prefix + "q", query_width, dim);
+  c.matrix(prefix + "k", kv_width, dim);
+  c.matrix(prefix + "v", kv_width, dim);
+  c.matrix(prefix + "o", dim, query_width);
+  if (config.output_gate) c.matrix(prefix + "z", query_width, dim);
   if (config.qk_norm || config.qk_norm_full) {
-    c.vector("mixer.q_norm.weight", config.qk_norm_full ? query_width : config.head_dim);
-    c.vector("mixer.k_norm.weight", config.qk_norm_full ? kv_width : config.head_dim);
+    c.vector(prefix + "q_norm.weight", config.qk_norm_full ? query_width : config.head_dim);
+    c.vector(prefix + "k_norm.weight", config.qk_norm_full ? kv_width : config.head_dim);
   }
   if (config.qkv_bias) {
-    c.vector("mixer.q.bias", query_width);
-    c.vector("mixer.k.bias", kv_width);
-    c.vector("mixer.v.bias", kv_width);
+    c.vector(prefix + "q.bias", query_width);
+    c.vector(prefix + "k.bias", kv_width);
+    c.vector(prefix + "v.bias", kv_width);
   }
 }
 
@@ -226,8 +226,13 @@ void collect_layer(Collector& c, const LayerConfig& layer, std::int64_t dim) {
       break;
     case Mechanism::kSse: collect_sse(c, layer, dim); break;
     case Mechanism::kSdm: collect_sdm(c, layer, dim); break;
-    case Mechanism::kSoftmaxAttention: collect_attention(c, layer.attention, dim); break;
+    case Mechanism::kSoftmaxAttention: collect_attention(c, layer.attention, dim, "mixer."); break;
     case Mechanism::kLatentAttention: collect_latent_attention(c, layer.latent, dim); break;
+  }
+  if (layer.has_side_attention) {
+    collect_attention(c, layer.side_attention, dim, "side.");
+    c.vector("merge_mixer.weight", dim);
+    c.vector("merge_side.weight", dim);
   }
   collect_routing(c, layer, dim);
   if (layer.mlp.kind == MlpKind::kNone) return;

@@ -188,6 +188,14 @@ void check_mixer(Checks& checks, const LayerConfig& layer) {
   checks.choice("mechanism", layer.mechanism, Mechanism::kLatentAttention);
 }
 
+void check_side_attention(Checks& checks, const LayerConfig& layer) {
+  if (!layer.has_side_attention) return;
+  checks.require(layer.mechanism == Mechanism::kSse, "attention beside the mixer belongs to sse");
+  checks.require(layer.routing.kind == Routing::kNone, "a layer with attention beside it cannot route");
+  checks.require(!layer.norm_after, "a layer with attention beside it cannot have its norms after");
+  check_attention(checks, layer.side_attention);
+}
+
 /// Width of the value that a layer routes.
 std::int64_t routed_width(const LayerConfig& layer) {
   return layer.mechanism == Mechanism::kSdm ? std::int64_t{layer.sdm.heads} * layer.sdm.value_dim
@@ -305,6 +313,7 @@ Status validate(const ModelDescription& description, const ModelLimits& limits) 
     const LayerConfig& layer = description.layers[i];
     Checks checks("layer " + std::to_string(i) + " (" + mechanism_name(layer.mechanism) + ")");
     check_mixer(checks, layer);
+    check_side_attention(checks, layer);
     checks.choice("output norm", layer.output.norm, NormKind::kLayerNorm);
     checks.choice("output gate", layer.output.gate, GateKind::kSigmoid);
     checks.positive("output eps", layer.output.eps, 1);

@@ -52,4 +52,20 @@ void check_logits(const std::string& folder, PlainModel& plain, int vocab) {
   }
 }
 
+void check_load_refused(const std::string& folder, const char* part) {
+  cairn_device_options options = CAIRN_DEVICE_OPTIONS_INIT;
+  options.backend = "reference";
+  cairn_device* device = nullptr;
+  require(cairn_device_open(&options, &device), "device");
+  cairn_model* model = nullptr;
+
+  const cairn_status status = cairn_model_load(device, folder.c_str(), nullptr, &model);
+
+  CHECK(status != CAIRN_STATUS_OK);
+  const std::string message = cairn_last_error_message();
+  CHECK_MESSAGE(message.find(part) != std::string::npos, message);
+  cairn_model_release(model);
+  cairn_device_release(device);
+}
+
 }  // namespace cairn::test

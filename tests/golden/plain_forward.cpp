@@ -202,11 +202,15 @@ class AttentionMixer : public PlainMixer {
         for (int i = 0; i < D; ++i) o[h * D + i] += score[t - first] / sum * values_[t][kv * D + i];
       }
     }
+    if (!c_.gate.empty()) {
+      const Row z = w.linear(c_.gate, x);
+      for (std::size_t i = 0; i < o.size(); ++i) o[i] *= plain_sigmoid(z[i]);
+    }
     return w.linear(c_.prefix + 'o' + c_.suffix, o);
   }
 
  private:
-  /// Projection, norm per head where there is one, rotation of the pairs (i, i + D / 2).
+  /// Projection, norm per head where there is one, rotation of pairs of columns.
   Row prepared(const PlainWeights& w, const Row& x, char which) const {
     Row y = w.linear(c_.prefix + which + c_.suffix, x);
     const std::string norm = c_.norm_prefix + which + "_norm.weight";
@@ -216,9 +220,11 @@ class AttentionMixer : public PlainMixer {
     for (std::size_t begin = 0; begin < y.size(); begin += static_cast<std::size_t>(c_.head_dim)) {
       for (int i = 0; i < half; ++i) {
         const double angle = position * std::pow(c_.theta, -2.0 * i / c_.head_dim);
-        const double a = y[begin + i], b = y[begin + i + half];
-        y[begin + i] = a * std::cos(angle) - b * std::sin(angle);
-        y[begin + i + half] = b * std::cos(angle) + a * std::sin(angle);
+        const std::size_t first = begin + (c_.has_neighbour_pairs ? 2 * i : i);
+        const std::size_t second = c_.has_neighbour_pairs ? first + 1 : first + half;
+        const double a = y[first], b = y[second];
+        y[first] = a * std::cos(angle) - b * std::sin(angle);
+        y[second] = b * std::cos(angle) + a * std::sin(angle);
       }
     }
     return y;

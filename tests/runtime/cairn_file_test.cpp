@@ -98,6 +98,9 @@ TEST_CASE("every field of every mechanism survives a file") {
   delta.norm_after = true;
   LayerConfig sse = sse_layer();
   sse.sse = {2, 6, 10, 5, 3, SseTransition::kDelta, true, true, 4, 7, 8, true, QkActivation::kRelu, true, false, true, false, false, 3, 9};
+  LayerConfig both = sse_layer();
+  both.has_side_attention = true;
+  both.side_attention = {4, 2, 6, 5, 2, 77, true, false, true, true};
   LayerConfig sdm = sdm_layer();
   sdm.sdm = {3, 5, 7, 4, 6, false, true, true, true, 0.5F, 0.25F};
   LayerConfig attention = attention_layer(9);
@@ -111,7 +114,7 @@ TEST_CASE("every field of every mechanism survives a file") {
   bare.delta.conv_kernel = 0;
   bare.output.gate = GateKind::kNone;
   bare.mlp.kind = MlpKind::kNone;
-  ModelDescription model = *random_model({delta, sse, sdm, attention, latent, bare}, 11);
+  ModelDescription model = *random_model({delta, sse, both, sdm, attention, latent, bare}, 11);
   REQUIRE_MESSAGE(validate(model).ok(), validate(model).message());
   REQUIRE(compute_fingerprint(model).ok());
   const auto bytes = file_of(model);
