@@ -1,5 +1,7 @@
-// delta_net, gdn, kda, gdn2: the recurrence, one launch; decode of the usual shapes has its own kernel. Architectures replace prefill and decode by faster forms.
-#include "backends/gpu/gpu_device.h"
+// delta_net, gdn, kda, gdn2. Prefill in bf16 with K up to 128: chunks, two launches a segment. Decode of the usual shapes has
+// its own kernel; the rest is the recurrence, one launch. Architectures replace prefill and decode by faster forms.
+// The choice looks at the call's types and dims alone, never at lengths, so a sequence has the same bits in any batch.
+#include "backends/gpu/delta_chunk_gpu.h"
 #include "backends/gpu/gpu_unsupported.h"
 #include "backends/gpu/kernels/delta_rule_decode.cuh"
 
@@ -13,7 +15,42 @@ const char* unsupported_reason(const char* name, const DeltaRuleArgs& a) {
                        require_range(name, "value head count", a.value_heads, 1, 65535)});
 }
 
-std::size_t no_scratch(const DeltaRuleArgs&) { return 0; }
+constexpr ChunkEdit edit_of(DeltaRule rule) { return rule == DeltaRule::kGdn2 ? ChunkEdit::kDecoupled : ChunkEdit::kTied; }
+
+ChunkShape chunk_shape(const DeltaRuleArgs& a) {
+  return {a.batch.token_count, a.batch.sequence_count, a.value_heads, a.key_dim, 1, kChunkBlocks, true};
+}
+
+std::size_t scratch_bytes(const DeltaRuleArgs& a) {
+  if (!takes_chunks(a.dtype, a.phase, a.key_dim)) return 0;
+  ScratchLayout layout(nullptr);
+  carve_chunk_tiles(chunk_shape(a), layout);
+  return layout.size_bytes();
+}
+
+template <DeltaRule kRule>
+void run_chunks(const Launcher& launcher, const DeltaRuleArgs& a, void* scratch) {
+  ScratchLayout layout(scratch);
+  DeltaChunkArgs args{};
+  args.offsets = a.batch.offsets;
+  args.sequence_count = a.batch.sequence_count;
+  args.key_heads = a.key_heads, args.value_heads = a.value_heads;
+  args.key_dim = a.key_dim, args.value_dim = a.value_dim;
+  args.scale = a.scale;
+  args.decay = kRule == DeltaRule::kDeltaNet ? ChunkDecay::kNone : kRule == DeltaRule::kGdn ? ChunkDecay::kToken : ChunkDecay::kRow;
+  args.routed = {a.q, a.k, a.log_decay, kRule == DeltaRule::kGdn2 ? nullptr : a.beta, a.states};
+  args.routed_lists = args.list_count = 1;
+  args.v = a.v;
+  if (kRule == DeltaRule::kGdn2) args.erase = a.erase, args.write = a.write;
+  args.out = a.out, args.residual = a.residual;
+  args.checkpoint_chunks = a.checkpoint_chunks, args.checkpoints = a.checkpoints;
+  args.tiles = carve_chunk_tiles(chunk_shape(a), layout);
+  args.blocks_per_window = kChunkBlocks;
+  find_alignments(args);
+  for_each_segment(args, a.batch, [&](const DeltaChunkArgs& segment, std::int32_t sequences) {
+    run_chunk_segment(launcher, segment, edit_of(kRule), sequences);
+  });
+}
 
 template <DeltaRule kRule, class Element>
 void launch_recurrence(const Launcher& launcher, const DeltaRuleArgs& a) {
@@ -44,12 +81,12 @@ void launch_decode(const Launcher& launcher, const DeltaRuleArgs& a) {
 }
 
 template <DeltaRule kRule>
-void run(BackendQueue* queue, const DeltaRuleArgs& a, const char* name) {
+void run(BackendQueue* queue, const DeltaRuleArgs& a, void* scratch, const char* name) {
   const Launcher launcher(queue, name);
+  if (takes_chunks(a.dtype, a.phase, a.key_dim) && has_room_for_chunks(launcher.device(), edit_of(kRule), a.key_dim))
+    return run_chunks<kRule>(launcher, a, scratch);
   with_element(a.dtype, [&](auto element) {
-    if constexpr (kRule != DeltaRule::kGdn2) {
-      if (is_plain_decode(a)) return launch_decode<kRule, decltype(element)>(launcher, a);
-    }
+    if (is_plain_decode(a)) return launch_decode<kRule, decltype(element)>(launcher, a);
     launch_recurrence<kRule, decltype(element)>(launcher, a);
   });
 }
@@ -57,8 +94,8 @@ void run(BackendQueue* queue, const DeltaRuleArgs& a, const char* name) {
 }  // namespace
 
 #define CAIRN_DELTA_RULE(field, kRule)                                                                  \
-  ops.field = {[](const DeltaRuleArgs& a) { return unsupported_reason(#field, a); }, no_scratch,        \
-               [](BackendQueue* queue, const DeltaRuleArgs& a, void*) { run<kRule>(queue, a, #field); }}
+  ops.field = {[](const DeltaRuleArgs& a) { return unsupported_reason(#field, a); }, scratch_bytes,     \
+               [](BackendQueue* queue, const DeltaRuleArgs& a, void* scratch) { run<kRule>(queue, a, scratch, #field); }}
 
 void add_delta_rule(OpTable& ops) {
   CAIRN_DELTA_RULE(delta_net, DeltaRule::kDeltaNet);

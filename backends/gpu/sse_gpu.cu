@@ -1,135 +1,130 @@
-// sse: one kernel routes (softmax and top-k per token), one walks. A walking block owns 32 value columns of one head of one
-// sequence and goes through its tokens in order: the chosen partitions, then the shared one. States stay in global memory:
-// which partition a token touches is not known before.
-//   Launch   grid (ceil(V / 32), H, B), 256 threads: 32 columns x 8 parts of the key rows
+// sse: which partitions a token goes to is found on the device (sse_route). Prefill in bf16 with K up to 128 and up to 64
+// partitions: by segments, lists of each window's tokens (sse_lists), their chunks (delta_chunk_plan), the sum of a token's
+// outputs; both paths of SseArgs are this one. Decode of the usual shapes: sse_decode. The rest: sse_walk, token by token.
+// The choice looks at the call's types and dims alone, so a sequence has the same bits in any batch.
+#include "backends/gpu/delta_chunk_gpu.h"
 #include "backends/gpu/gpu_launch.h"
-#include "backends/gpu/kernels/any_element.cuh"
-#include "backends/interface/scratch_layout.h"
+#include "backends/gpu/kernels/sse_decode.cuh"
+#include "backends/gpu/kernels/sse_lists.cuh"
+#include "backends/gpu/kernels/sse_walk.cuh"
 
 namespace cairn::gpu {
 namespace {
 
-constexpr int kColumns = 32, kParts = 8;
 constexpr std::int32_t kMaxPartitions = 4096;
+
+bool takes_lists(const SseArgs& a) {
+  return takes_chunks(a.dtype, a.phase, a.key_dim) && a.partition_count <= kMaxListedPartitions;
+}
+
+/// Blocks of 16 rows that a window's lists may fill: 64 k members, of which every list may leave 15 rows empty.
+std::int32_t blocks_per_window(const SseArgs& a) {
+  const std::int32_t members = kChunkTokens * a.top_k, lists = a.partition_count < members ? a.partition_count : members;
+  return (members + lists * (kBlockTokens - 1)) / kBlockTokens + (a.shared_q.data ? kChunkBlocks : 0);
+}
 
 struct SseScratch {
   std::int32_t* chosen;  ///< [T, k]
   float* weight;         ///< [T, k]
+  ChunkMember* members;
+  std::int32_t *first, *block, *row;
+  float* list_out;
+  ChunkTiles tiles;
   std::size_t size_bytes;
 };
 
-SseScratch carve(const SseArgs& args, void* scratch) {
-  const std::size_t count = static_cast<std::size_t>(args.batch.token_count) * static_cast<std::size_t>(args.top_k);
+SseScratch carve(const SseArgs& a, void* scratch) {
+  const std::size_t count = static_cast<std::size_t>(a.batch.token_count) * a.top_k;
   ScratchLayout layout(scratch);
   SseScratch pieces{};
   pieces.chosen = layout.take<std::int32_t>(count);
   pieces.weight = layout.take<float>(count);
+  if (takes_lists(a)) {
+    const std::size_t windows = segment_windows(a.batch.token_count, a.batch.sequence_count), lists = a.partition_count + 1;
+    pieces.members = layout.take<ChunkMember>(windows * kChunkTokens * a.top_k);
+    pieces.first = layout.take<std::int32_t>(windows * lists);
+    pieces.block = layout.take<std::int32_t>(windows * lists);
+    pieces.row = layout.take<std::int32_t>(windows * kChunkTokens * a.top_k);
+    const std::size_t rows = windows * blocks_per_window(a) * kBlockTokens;
+    pieces.list_out = layout.take<float>(rows * a.head_count * a.value_dim);
+    pieces.tiles = carve_chunk_tiles({a.batch.token_count, a.batch.sequence_count, a.head_count, a.key_dim,
+                                      a.partition_count + (a.shared_q.data ? 1 : 0), blocks_per_window(a),
+                                      a.transition != SseTransition::kGla},
+                                     layout);
+  }
   pieces.size_bytes = layout.size_bytes();
   return pieces;
 }
 
-struct SseKernelArgs {
-  SseArgs call;
-  SseScratch scratch;
-};
-
-/// A thread routes one token: partitions are few. Largest first, ties to the lower index.
-__global__ void route_partitions_kernel(SseKernelArgs kernel_args) {
-  const SseArgs& args = kernel_args.call;
-  const std::int64_t t = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (t >= args.batch.token_count) return;
-  const float* logits = args.route_logits + t * args.partition_count;
-  float largest = -INFINITY, sum = 0;
-  for (int i = 0; i < args.partition_count; ++i) largest = fmaxf(largest, logits[i]);
-  for (int i = 0; i < args.partition_count; ++i) sum += expf(logits[i] - largest);
-  float above = INFINITY;
-  int above_index = -1;
-  for (int k = 0; k < args.top_k; ++k) {
-    int best = -1;  // the largest that comes after (above, above_index) in order
-    for (int i = 0; i < args.partition_count; ++i) {
-      const bool is_left = logits[i] < above || (logits[i] == above && i > above_index);
-      if (is_left && (best < 0 || logits[i] > logits[best])) best = i;
-    }
-    if (best < 0) best = k;  // NaN: any partition, but one of the state's
-    kernel_args.scratch.chosen[t * args.top_k + k] = best;
-    kernel_args.scratch.weight[t * args.top_k + k] = expf(logits[best] - largest) / sum;
-    above = logits[best];
-    above_index = best;
-  }
+void launch_route(const Launcher& launcher, const SseArgs& a, const SseScratch& scratch) {
+  const SseRouteArgs args{a.route_logits, a.batch.token_count, a.partition_count, a.top_k, scratch.chosen, scratch.weight};
+  launch_elements(launcher, sse_route_kernel, a.batch.token_count, args);
 }
 
-/// Sum of the parts of this thread's column, the same order for every thread.
-__device__ inline float sum_parts(float value, float (*partial)[kColumns]) {
-  const int column = static_cast<int>(threadIdx.x) % kColumns, part = static_cast<int>(threadIdx.x) / kColumns;
-  __syncthreads();
-  partial[part][column] = value;
-  __syncthreads();
-  float sum = 0;
-  for (int p = 0; p < kParts; ++p) sum += partial[p][column];
-  return sum;
+SseListArgs list_args(const SseArgs& a, const SseScratch& scratch) {
+  SseListArgs args{};
+  DeltaChunkArgs& chunks = args.chunks;
+  const bool is_delta = a.transition != SseTransition::kGla;
+  chunks.offsets = a.batch.offsets;
+  chunks.sequence_count = a.batch.sequence_count;
+  chunks.key_heads = chunks.value_heads = a.head_count;
+  chunks.key_dim = a.key_dim, chunks.value_dim = a.value_dim;
+  chunks.scale = 1.0f;
+  chunks.decay = a.transition == SseTransition::kGdn ? ChunkDecay::kToken : ChunkDecay::kRow;
+  chunks.routed = {a.q, a.k, a.log_decay, is_delta ? a.beta : nullptr, a.states};
+  args.has_shared = a.shared_q.data != nullptr;
+  if (args.has_shared) {
+    chunks.shared = {a.shared_q, a.shared_k, a.shared_log_decay ? a.shared_log_decay : a.log_decay,
+                     !is_delta ? nullptr : a.shared_beta ? a.shared_beta : a.beta, a.shared_states};
+  }
+  chunks.routed_lists = a.partition_count;
+  chunks.list_count = a.partition_count + (args.has_shared ? 1 : 0);
+  chunks.v = a.v, chunks.out = a.out;
+  chunks.list_out = scratch.list_out;
+  chunks.lists = {scratch.members, scratch.first, scratch.block, kChunkTokens * a.top_k};
+  chunks.tiles = scratch.tiles;
+  chunks.blocks_per_window = blocks_per_window(a);
+  find_alignments(chunks);
+  args.chosen = scratch.chosen, args.weight = scratch.weight;
+  args.members = scratch.members, args.first = scratch.first, args.block = scratch.block, args.row = scratch.row;
+  args.top_k = a.top_k;
+  args.gate_write = a.gate_write, args.gate_read = a.gate_read;
+  args.weighs_erase = a.transition == SseTransition::kGdn;
+  return args;
 }
 
-struct SseToken {
-  const ConstRows *q, *k;
-  const float *log_decay, *beta;  ///< of the whole batch
-  float write, read;              ///< e_i or 1
-};
-
-/// One partition, one token: decay, write, read. Returns the output of this thread's column.
-__device__ inline float step(const SseArgs& args, const SseToken& token, std::int64_t t, int head, float* state,
-                             float (*partial)[kColumns]) {
-  const int column = static_cast<int>(blockIdx.x) * kColumns + static_cast<int>(threadIdx.x) % kColumns;
-  const int part = static_cast<int>(threadIdx.x) / kColumns;
-  const bool is_inside = column < args.value_dim;
-  const std::int64_t first = static_cast<std::int64_t>(head) * args.key_dim;
-  const std::int64_t gate = t * args.head_count + head;
-  const bool is_gdn = args.transition == SseTransition::kGdn;
-  const auto decay = [&](int k) { return expf(token.log_decay[is_gdn ? gate : gate * args.key_dim + k]); };
-  const auto key = [&](int k) { return load(*token.k, args.dtype, t, first + k); };
-  float value = is_inside ? load(args.v, args.dtype, t, static_cast<std::int64_t>(head) * args.value_dim + column) : 0.0f;
-  float write = token.write;
-  if (args.transition != SseTransition::kGla) {
-    // kDelta: predict with k, write e k. kGdn: the key is e k in both places.
-    const float predict = is_gdn ? token.write : 1.0f;
-    float recalled = 0;
-    for (int k = part; is_inside && k < args.key_dim; k += kParts) {
-      recalled += decay(k) * state[static_cast<std::int64_t>(k) * args.value_dim + column] * predict * key(k);
-    }
-    value -= sum_parts(recalled, partial);
-    write *= token.beta[gate];
-  }
-  float read = 0;
-  for (int k = part; is_inside && k < args.key_dim; k += kParts) {
-    float& s = state[static_cast<std::int64_t>(k) * args.value_dim + column];
-    s = decay(k) * s + write * key(k) * value;
-    read += s * load(*token.q, args.dtype, t, first + k);
-  }
-  return token.read * sum_parts(read, partial);
+void run_lists(const Launcher& launcher, const SseArgs& a, const SseScratch& scratch) {
+  launch_route(launcher, a, scratch);
+  SseListArgs args = list_args(a, scratch);
+  const unsigned columns = static_cast<unsigned>(a.head_count) * a.value_dim;
+  for_each_segment(args.chunks, a.batch, [&](const DeltaChunkArgs& segment, std::int32_t sequences) {
+    const auto windows = static_cast<unsigned>(segment.window_count);
+    launcher(sse_list_kernel, dim3(windows), dim3(kListThreads), sizeof(std::int32_t) * kChunkTokens * a.top_k, args);
+    run_chunk_segment(launcher, segment, a.transition == SseTransition::kGla ? ChunkEdit::kNone : ChunkEdit::kTied, sequences);
+    launcher(sse_sum_kernel, dim3((columns + 4 * kSumThreads - 1) / (4 * kSumThreads), windows, kChunkTokens / kSumTokens),
+             dim3(kSumThreads), 0, args);
+  });
 }
 
-__global__ void walk_partitions_kernel(SseKernelArgs kernel_args) {
-  const SseArgs& args = kernel_args.call;
-  __shared__ float partial[kParts][kColumns];
-  const int head = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
-  const int column = static_cast<int>(blockIdx.x) * kColumns + static_cast<int>(threadIdx.x) % kColumns;
-  const std::int64_t matrix = static_cast<std::int64_t>(args.key_dim) * args.value_dim;
-  for (std::int64_t t = args.batch.offsets[b]; t < args.batch.offsets[b + 1]; ++t) {
-    float out = 0;
-    for (int i = 0; i < args.top_k; ++i) {
-      const std::int64_t partition = kernel_args.scratch.chosen[t * args.top_k + i];
-      const float e = kernel_args.scratch.weight[t * args.top_k + i];
-      const SseToken token{&args.q, &args.k, args.log_decay, args.beta, args.gate_write ? e : 1.0f, args.gate_read ? e : 1.0f};
-      out += step(args, token, t, head, args.states[b] + (partition * args.head_count + head) * matrix, partial);
-    }
-    if (args.shared_q.data) {
-      const SseToken token{&args.shared_q, &args.shared_k, args.shared_log_decay ? args.shared_log_decay : args.log_decay,
-                           args.shared_beta ? args.shared_beta : args.beta, 1.0f, 1.0f};
-      out += step(args, token, t, head, args.shared_states[b] + head * matrix, partial);
-    }
-    if (threadIdx.x < kColumns && column < args.value_dim) {
-      store(args.out, args.dtype, t, static_cast<std::int64_t>(head) * args.value_dim + column, out);
-    }
-  }
+bool is_plain_decode(const SseArgs& a) {
+  if (a.phase != Phase::kDecode || a.value_dim % kRecurrenceColumns != 0 || a.partition_count > kMaxListedPartitions) return false;
+  return (a.key_dim == 64 || a.key_dim == 128 || a.key_dim == 256) && has_one_token_each(a.batch);
+}
+
+template <class Element>
+void launch_decode(const Launcher& launcher, const SseArgs& a) {
+  const dim3 grid(a.value_dim / kRecurrenceColumns, a.head_count, a.batch.sequence_count);
+  const auto kernel = a.key_dim == 64    ? sse_decode_kernel<Element, 4>
+                      : a.key_dim == 128 ? sse_decode_kernel<Element, 8>
+                                         : sse_decode_kernel<Element, 16>;
+  launcher(kernel, grid, dim3(kDecodeThreads), 0, a);
+}
+
+void launch_walk(const Launcher& launcher, const SseArgs& a, const SseScratch& scratch) {
+  launch_route(launcher, a, scratch);
+  const dim3 grid(static_cast<unsigned>((a.value_dim + kWalkColumns - 1) / kWalkColumns), static_cast<unsigned>(a.head_count),
+                  static_cast<unsigned>(a.batch.sequence_count));
+  launcher(sse_walk_kernel, grid, dim3(kWalkColumns * kWalkParts), 0, SseWalkArgs{a, scratch.chosen, scratch.weight});
 }
 
 const char* unsupported_reason(const SseArgs& args) {
@@ -140,13 +135,16 @@ const char* unsupported_reason(const SseArgs& args) {
 
 std::size_t scratch_bytes(const SseArgs& args) { return carve(args, nullptr).size_bytes; }
 
-void run(BackendQueue* queue, const SseArgs& args, void* scratch) {
+void run(BackendQueue* queue, const SseArgs& a, void* scratch) {
   const Launcher launcher(queue, "sse");
-  const SseKernelArgs kernel_args{args, carve(args, scratch)};
-  launch_elements(launcher, route_partitions_kernel, args.batch.token_count, kernel_args);
-  const dim3 grid(static_cast<unsigned>((args.value_dim + kColumns - 1) / kColumns), static_cast<unsigned>(args.head_count),
-                  static_cast<unsigned>(args.batch.sequence_count));
-  launcher(walk_partitions_kernel, grid, dim3(kColumns * kParts), 0, kernel_args);
+  const ChunkEdit edit = a.transition == SseTransition::kGla ? ChunkEdit::kNone : ChunkEdit::kTied;
+  if (is_plain_decode(a)) {
+    with_element(a.dtype, [&](auto element) { launch_decode<decltype(element)>(launcher, a); });
+  } else if (takes_lists(a) && has_room_for_chunks(launcher.device(), edit, a.key_dim)) {
+    run_lists(launcher, a, carve(a, scratch));
+  } else {
+    launch_walk(launcher, a, carve(a, scratch));
+  }
 }
 
 }  // namespace

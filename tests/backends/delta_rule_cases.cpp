@@ -14,6 +14,8 @@ struct DeltaSpec {
   std::int32_t HK, HV, K, V;
   Lengths lengths;
   bool harsh = false;
+  bool is_aligned = false;     ///< rows as a runtime's
+  bool wants_residual = true;
 };
 
 struct DeltaInputs {
@@ -86,9 +88,10 @@ Outcome read(OpRig& rig, const DeltaInputs& in, const Schedule& schedule, Phase 
   const bool whole = phase == Phase::kPrefill && schedule.size() == 1;
   for (const Call& call : schedule) {
     CallIo io(rig, call);
+    if (s.is_aligned) io.align_rows();
     DeltaRuleArgs args = bind(rig, io, in, states, phase);
     args.out = io.out(out);
-    args.residual = io.out(residual);
+    if (s.wants_residual) args.residual = io.out(residual);
     const Checkpoints checkpoints(rig, call, in.states[0].size());
     if (whole) args.checkpoint_chunks = 1, args.checkpoints = rig.upload(checkpoints.of_piece);
     if (!run_call(rig, io, op_of(rig.ops(), in.rule), args, &outcome)) return outcome;
@@ -98,7 +101,7 @@ Outcome read(OpRig& rig, const DeltaInputs& in, const Schedule& schedule, Phase 
     }
   }
   add_output(&outcome, out);
-  add_output(&outcome, residual);
+  if (s.wants_residual) add_output(&outcome, residual);
   states.add_to(rig, "states", &outcome);
   return outcome;
 }
@@ -112,6 +115,12 @@ std::vector<OpCase> cases(Rule rule) {
       {"K 128, V 128", 1, 2, 128, 128, {100, 64}},
       {"nothing to read", 1, 1, 8, 8, {0, 0}},
       {"gates to -1e4", 1, 2, 16, 16, {150, 64}, true},
+      {"gates to -1e4, K 128, V 128", 1, 1, 128, 128, {65, 0, 80}, true, true, false},
+      {"aligned, HV = 3 HK, K 32, V 32", 1, 3, 32, 32, {0, 1, 63, 64, 65, 500}, false, true},
+      {"aligned, K 96, V 192", 1, 1, 96, 192, {130, 17}, false, true, false},
+      {"aligned, K 64, V 72, no residual", 2, 4, 64, 72, {1, 200, 0, 64}, false, true, false},
+      {"odd dims, K 97, V 33", 1, 2, 97, 33, {67, 1}},
+      {"K 160, V 40", 1, 1, 160, 40, {70}},
   };
   std::vector<OpCase> result;
   for (const DeltaSpec& spec : specs) {

@@ -1,5 +1,5 @@
 // delta_rule_decode: exactly one token for each sequence, key_dim 64, 128 or 256, value_dim a multiple of 32.
-//   Computes  as *_reference.cpp of delta_net, gdn, kda (spec 1), with o = S~^T q + (q . k) beta r in place of a second pass
+//   Computes  as *_reference.cpp of delta_net, gdn, kda, gdn2 (spec 1), with o = S~^T q + (q . k) beta r in place of a second pass
 //   Shapes    q, k [B, HK, K]; v, out [B, HV, V]; states [B] -> [HV, K, V] f32, in place
 //   Launch    grid (V / 32, HV, B), 128 threads: 8 threads own 32 columns as float4, 16 such groups share the rows
 //             (row = group + 16 i); all loads of a thread are in flight before the first sum
@@ -40,12 +40,12 @@ __global__ void __launch_bounds__(kDecodeThreads) delta_rule_decode_kernel(Delta
   for (int i = 0; i < kRows; ++i) {
     const int row = group + kDecodeRowGroups * i;
     key[i] = load_element(token.k[row]);
-    const float query = load_element(token.q[row]), decay = token.decay(row);
+    const float query = load_element(token.q[row]), decay = token.decay(row), erase = token.erase_key(row);
     qk += query * key[i];
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       s[i][c] *= decay;
-      recalled[c] += s[i][c] * key[i];
+      recalled[c] += s[i][c] * erase;
       out[c] += s[i][c] * query;
     }
   }
@@ -72,7 +72,9 @@ __global__ void __launch_bounds__(kDecodeThreads) delta_rule_decode_kernel(Delta
       sum += partial[w][4 * quad + c];
       read += partial[w][kRecurrenceColumns + 4 * quad + c];
     }
-    const float residual = load_element(row_of<Element>(a.v, t)[h * a.value_dim + v + c]) - sum;
+    float value = load_element(row_of<Element>(a.v, t)[h * a.value_dim + v + c]);
+    if constexpr (kRule == DeltaRule::kGdn2) value *= load_element(row_of<Element>(a.write, t)[h * a.value_dim + v + c]);
+    const float residual = value - sum;
     const float write = token.beta * residual;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) s[i][c] += key[i] * write;

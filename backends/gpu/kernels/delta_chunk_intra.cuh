@@ -1,0 +1,355 @@
+// delta_chunk_intra: everything of a chunk that does not need the state (delta_chunk_plan.cuh), for one head of one list.
+//   Pairs     token pairs by their highest differing bit: pairs at level L (32, 16, .. 1) have i with bit L set, j with it clear,
+//             equal bits above. Between them lies a border; the row's factor is the decay from the border to i, the column's from
+//             j to the border. Both are products of decays <= 1, so nothing overflows at any decay, no exponent is ever
+//             formed as a difference, and every pair is part of a matrix product.
+//   Launch    grid (HV, windows * lists), 2 KD threads: a thread owns two key rows of 16 tokens; then products by 32 lanes
+//   Traffic   KD 128, per token and head: reads q, k 512, log-decays 512; writes erase, query, key 768, solve, attend 256 bytes
+//   Numerics  decays and products f32, one exponential a token and row; operands of the pair products bf16, sums f32; the
+//             triangle is inverted in f32, blocks merged with operands split in two bf16 parts (2^-16)
+#pragma once
+
+#include "backends/gpu/kernels/delta_chunk_inverse.cuh"
+#include "backends/gpu/kernels/delta_chunk_plan.cuh"
+
+namespace cairn::gpu {
+
+/// Rows of a level: 32 columns' keys, then 64 of the rows' erase keys and queries. Levels 32 and 16: 32 erase keys, 32
+/// queries. Below: for each block of 16 tokens 8 erase keys, 8 queries.
+inline constexpr int kLevelRows = 96, kLevelsAtOnce = 3;
+
+template <int KD>
+struct ChunkIntraShared {
+  std::uint16_t level[kLevelsAtOnce][kLevelRows][KD + 8];
+  float triangle[kChunkTokens][kTriangleStride];  ///< first the parts of the diagonal's sums
+  std::uint16_t attend[kChunkTokens][kChunkStride];
+  float total[kChunkBlocks][KD];            ///< decay of each block
+  float diagonal[KD / 32][kChunkTokens];    ///< parts of <q_t, k_t>
+  float erase_weight[kChunkTokens], key_weight[kChunkTokens], query_weight[kChunkTokens], beta[kChunkTokens];
+  std::int32_t token[kChunkTokens];
+};
+
+/// Two key rows of the 16 tokens of one block.
+template <ChunkEdit kEdit>
+struct ChunkColumns {
+  static constexpr bool kHasErase = kEdit == ChunkEdit::kDecoupled;
+  std::uint32_t q[kBlockTokens], k[kBlockTokens], b[kHasErase ? kBlockTokens : 1];
+  float decay[kBlockTokens][2];
+
+  __device__ __forceinline__ float query(int i, int c) const { return c ? high_bf16(q[i]) : low_bf16(q[i]); }
+  __device__ __forceinline__ float key(int i, int c) const { return c ? high_bf16(k[i]) : low_bf16(k[i]); }
+  __device__ __forceinline__ float erase(int i, int c) const {
+    if constexpr (kHasErase) return key(i, c) * (c ? high_bf16(b[i]) : low_bf16(b[i]));
+    return key(i, c);
+  }
+};
+
+/// Elements c, c + 1 of a row; zeros past `width`.
+__device__ __forceinline__ std::uint32_t load_row_pair(const ConstRows& rows, std::int64_t t, std::int64_t at, int c, int width,
+                                                    bool has_words) {
+  const std::uint16_t* row = static_cast<const std::uint16_t*>(rows.data) + t * rows.stride + at + c;
+  if (has_words) return c < width ? *reinterpret_cast<const std::uint32_t*>(row) : 0;
+  std::uint32_t pair = c < width ? row[0] : 0;
+  if (c + 1 < width) pair |= static_cast<std::uint32_t>(row[1]) << 16;
+  return pair;
+}
+
+/// g clamped at -120: e^-120 is 0 as well (spec 2).
+__device__ __forceinline__ float decay_of(float g) { return exp2f(fmaxf(g, -120.0f) * 1.4426950408889634f); }
+
+template <ChunkEdit kEdit>
+__device__ __forceinline__ void load_columns(const DeltaChunkArgs& a, const ChunkSide& side, const std::int32_t* token,
+                                             int count, int h, int c, ChunkColumns<kEdit>& x) {
+  const std::int64_t key_at = static_cast<std::int64_t>(h / (a.value_heads / a.key_heads)) * a.key_dim;
+#pragma unroll
+  for (int i = 0; i < kBlockTokens; ++i) {
+    x.q[i] = x.k[i] = 0;
+    if constexpr (x.kHasErase) x.b[i] = 0;
+    x.decay[i][0] = x.decay[i][1] = 0;
+    if (i >= count) continue;
+    const std::int64_t t = token[i], head = t * a.value_heads + h;
+    x.q[i] = load_row_pair(side.q, t, key_at, c, a.key_dim, a.has_key_words);
+    x.k[i] = load_row_pair(side.k, t, key_at, c, a.key_dim, a.has_key_words);
+    if constexpr (x.kHasErase)
+      x.b[i] = load_row_pair(a.erase, t, static_cast<std::int64_t>(h) * a.key_dim, c, a.key_dim, a.has_key_words);
+    if (a.decay == ChunkDecay::kToken) x.decay[i][0] = x.decay[i][1] = side.log_decay[head];
+    if (a.decay != ChunkDecay::kRow || c >= a.key_dim) continue;
+    const float* g = side.log_decay + head * a.key_dim + c;
+    if (a.has_key_words) {
+      const TwoFloats pair = *reinterpret_cast<const TwoFloats*>(g);
+      x.decay[i][0] = pair.x, x.decay[i][1] = pair.y;
+    } else {
+      x.decay[i][0] = g[0];
+      if (c + 1 < a.key_dim) x.decay[i][1] = g[1];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kBlockTokens; ++i) {
+    x.decay[i][0] = decay_of(x.decay[i][0]);
+    x.decay[i][1] = a.decay == ChunkDecay::kRow ? decay_of(x.decay[i][1]) : x.decay[i][0];
+  }
+}
+
+__device__ __forceinline__ void put_words(std::uint16_t* row, int c, float x, float y) {
+  *reinterpret_cast<std::uint32_t*>(row + c) = pack_bf16(x, y);
+}
+
+/// Levels 32 and 16, and the operands of the scan, of block s from column c on. rows: where the block's tile rows begin.
+template <int KD, ChunkEdit kEdit>
+__device__ __forceinline__ void write_far_operands(const DeltaChunkArgs& a, const ChunkColumns<kEdit>& x, int s, int c,
+                                                   bool is_stored, std::int64_t rows, ChunkIntraShared<KD>& shared) {
+  float from[2], to[2], before[2] = {1.0f, 1.0f}, after[2] = {1.0f, 1.0f}, third[2], second[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    for (int block = 0; block < s; ++block) before[i] *= shared.total[block][c + i];
+    for (int block = s + 1; block < kChunkBlocks; ++block) after[i] *= shared.total[block][c + i];
+    third[i] = s == 3 ? shared.total[2][c + i] : 1.0f;   // from the border of level 32 to the block
+    second[i] = s == 0 ? shared.total[1][c + i] : 1.0f;  // from the block to that border
+    from[i] = to[i] = 1.0f;
+  }
+  std::uint16_t* const global_query = a.tiles.query + rows * KD + c;
+  std::uint16_t* const global_erase = a.tiles.erase + rows * KD + c;
+  std::uint16_t* const global_key = a.tiles.key + rows * KD + c;
+#pragma unroll
+  for (int i = 0; i < kBlockTokens; ++i) {
+    from[0] *= x.decay[i][0], from[1] *= x.decay[i][1];
+    const float q0 = x.query(i, 0) * from[0], q1 = x.query(i, 1) * from[1];
+    const float e0 = x.erase(i, 0) * from[0], e1 = x.erase(i, 1) * from[1];
+    const int t = s * kBlockTokens + i;
+    if (s & 2) put_words(shared.level[0][64 + t - 32], c, q0 * third[0], q1 * third[1]);
+    if (s & 1) put_words(shared.level[1][64 + s / 2 * kBlockTokens + i], c, q0, q1);
+    if (is_stored) {
+      const float weight = shared.query_weight[t];
+      put_words(global_query + i * KD, 0, q0 * before[0] * weight, q1 * before[1] * weight);
+    }
+    if constexpr (kEdit != ChunkEdit::kNone) {
+      if (s & 2) put_words(shared.level[0][32 + t - 32], c, e0 * third[0], e1 * third[1]);
+      if (s & 1) put_words(shared.level[1][32 + s / 2 * kBlockTokens + i], c, e0, e1);
+      if (is_stored) {
+        const float weight = -shared.erase_weight[t];
+        put_words(global_erase + i * KD, 0, e0 * before[0] * weight, e1 * before[1] * weight);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = kBlockTokens - 1; i >= 0; --i) {
+    const float k0 = x.key(i, 0) * to[0], k1 = x.key(i, 1) * to[1];
+    const int t = s * kBlockTokens + i;
+    if (!(s & 2)) put_words(shared.level[0][t], c, k0 * second[0], k1 * second[1]);
+    if (!(s & 1)) put_words(shared.level[1][s / 2 * kBlockTokens + i], c, k0, k1);
+    if (is_stored) {
+      const float weight = shared.key_weight[t];
+      put_words(global_key + i * KD, 0, k0 * after[0] * weight, k1 * after[1] * weight);
+    }
+    to[0] *= x.decay[i][0], to[1] *= x.decay[i][1];
+  }
+}
+
+/// Level kLevel (8, 4, 2, 1) of block s: place p of the 8 columns and 8 rows is token p / L * 2 L + p % L, rows + L.
+template <int kLevel, int KD, ChunkEdit kEdit>
+__device__ __forceinline__ void write_near_operands(const ChunkColumns<kEdit>& x, int s, int c,
+                                                    std::uint16_t (&level)[kLevelRows][KD + 8]) {
+#pragma unroll
+  for (int pair = 0; pair < 8 / kLevel; ++pair) {
+    const int base = pair * 2 * kLevel;
+    float to[2] = {1.0f, 1.0f}, from[2] = {1.0f, 1.0f};
+#pragma unroll
+    for (int j = kLevel - 1; j >= 0; --j) {
+      const int i = base + j;
+      put_words(level[8 * s + pair * kLevel + j], c, x.key(i, 0) * to[0], x.key(i, 1) * to[1]);
+      to[0] *= x.decay[i][0], to[1] *= x.decay[i][1];
+    }
+#pragma unroll
+    for (int j = 0; j < kLevel; ++j) {
+      const int i = base + kLevel + j, row = 32 + 16 * s + pair * kLevel + j;
+      from[0] *= x.decay[i][0], from[1] *= x.decay[i][1];
+      put_words(level[row + 8], c, x.query(i, 0) * from[0], x.query(i, 1) * from[1]);
+      if constexpr (kEdit != ChunkEdit::kNone)
+        put_words(level[row], c, x.erase(i, 0) * from[0], x.erase(i, 1) * from[1]);
+    }
+  }
+}
+
+/// Pair sums at their places. Erase pairs get b of the column.
+template <int KD>
+__device__ __forceinline__ void put_erase_pair(ChunkIntraShared<KD>& shared, int i, int j, float sum) {
+  shared.triangle[i][j] = sum * shared.erase_weight[i] * (shared.key_weight[j] * shared.beta[j]);
+}
+template <int KD>
+__device__ __forceinline__ void put_query_pair(ChunkIntraShared<KD>& shared, int i, int j, float sum) {
+  shared.attend[i][j] = to_bf16(sum * shared.query_weight[i] * shared.key_weight[j]).bits;
+}
+
+/// A 16 x 16 product of rows [row, row + 16) and columns [column, column + 16) of a far level, to pairs from (i, j) on.
+template <int KD>
+__device__ __forceinline__ void multiply_far(ChunkIntraShared<KD>& shared, int level, int row, int column, bool is_erase, int i,
+                                             int j) {
+  const int lane = static_cast<int>(threadIdx.x) % kMatrixLanes;
+  float sum[2][4] = {};
+#pragma unroll
+  for (int k = 0; k < KD; k += 16) {
+    std::uint32_t left[4], right[4];
+    load_left(left, [&](int r, int c) { return &shared.level[level][row + r][k + c]; });
+    load_right(right, [&](int r, int c) { return &shared.level[level][column + r][k + c]; });
+    multiply_16x8(sum[0], left, right[0], right[1]);
+    multiply_16x8(sum[1], left, right[2], right[3]);
+  }
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int to_i = i + lane / 4 + e / 2 * 8, to_j = j + 8 * n + lane % 4 * 2 + e % 2;
+      if (is_erase) {
+        put_erase_pair(shared, to_i, to_j, sum[n][e]);
+      } else {
+        put_query_pair(shared, to_i, to_j, sum[n][e]);
+      }
+    }
+  }
+}
+
+/// Blocks s and s + 1 of a near level: 8 erase keys and 8 queries of each against its 8 keys.
+template <int KD>
+__device__ __forceinline__ void multiply_near(ChunkIntraShared<KD>& shared, int at, int level, int s, bool has_erase) {
+  const int lane = static_cast<int>(threadIdx.x) % kMatrixLanes;
+  float sum[2][4] = {};
+#pragma unroll
+  for (int k = 0; k < KD; k += 16) {
+    std::uint32_t left[2][4], right[4];
+    load_right(right, [&](int r, int c) { return &shared.level[at][8 * s + r][k + c]; });
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      load_left(left[n], [&](int r, int c) { return &shared.level[at][32 + 16 * (s + n) + r][k + c]; });
+      multiply_16x8(sum[n], left[n], right[2 * n], right[2 * n + 1]);
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int row = lane / 4, column = lane % 4 * 2 + e;
+      if (row / level != column / level) continue;
+      const int base = (s + n) * kBlockTokens + row / level * 2 * level;
+      const int i = base + level + row % level, j = base + column % level;
+      if (has_erase) put_erase_pair(shared, i, j, sum[n][e]);
+      put_query_pair(shared, i, j, sum[n][2 + e]);
+    }
+  }
+}
+
+/// All products of the levels at hand: 32, 16, 8 (is_far), or 4, 2, 1, of `blocks` blocks; shared among groups of 32 lanes.
+template <int KD, ChunkEdit kEdit>
+__device__ __forceinline__ void multiply_levels(ChunkIntraShared<KD>& shared, bool is_far, int blocks) {
+  constexpr bool kHasErase = kEdit != ChunkEdit::kNone;
+  const int group = static_cast<int>(threadIdx.x) / kMatrixLanes, groups = 2 * KD / kMatrixLanes;
+  for (int unit = group; unit < (is_far ? 14 : 6); unit += groups) {
+    if (is_far && unit < 8) {
+      const bool is_erase = unit < 4;
+      const int i = unit / 2 % 2 * 16, j = unit % 2 * 16;
+      if ((is_erase && !kHasErase) || 32 + i >= blocks * kBlockTokens) continue;
+      multiply_far<KD>(shared, 0, (is_erase ? 32 : 64) + i, j, is_erase, 32 + i, j);
+    } else if (is_far && unit < 12) {
+      const bool is_erase = unit < 10;
+      const int half = unit % 2;
+      if ((is_erase && !kHasErase) || 2 * half + 1 >= blocks) continue;
+      multiply_far<KD>(shared, 1, (is_erase ? 32 : 64) + half * 16, half * 16, is_erase, half * 32 + 16, half * 32);
+    } else {
+      const int near = is_far ? 0 : unit / 2, s = unit % 2 * 2;
+      if (s < blocks) multiply_near<KD>(shared, is_far ? 2 : near, is_far ? 8 : 4 >> near, s, kHasErase);
+    }
+  }
+}
+
+/// The blocks on and below the diagonal of a [64, 64] tile to global memory, 8 elements at a time.
+template <class Piece>
+__device__ __forceinline__ void store_lower_blocks(std::uint16_t* to, int rows, int threads, Piece piece) {
+  for (int i = static_cast<int>(threadIdx.x); i < rows * 8; i += threads) {
+    const int row = i / 8, eighth = i % 8;
+    if (eighth < (row / kBlockTokens + 1) * 2)
+      store_words(to + row * kChunkTokens + eighth * 8, piece(row, eighth * 8));
+  }
+}
+
+template <int KD, ChunkEdit kEdit>
+__global__ void __launch_bounds__(2 * KD, KD > 96 ? 2 : 1) delta_chunk_intra_kernel(DeltaChunkArgs a) {
+  constexpr int kThreads = 2 * KD, kPairs = KD / 2;
+  constexpr bool kHasErase = kEdit != ChunkEdit::kNone;
+  auto& shared = *reinterpret_cast<ChunkIntraShared<KD>*>(dynamic_shared());
+  const int thread = static_cast<int>(threadIdx.x), h = static_cast<int>(blockIdx.x);
+  const int window = static_cast<int>(blockIdx.y) / a.list_count, list = static_cast<int>(blockIdx.y) % a.list_count;
+  const ChunkPlace place = chunk_place(a, window, list, sequence_of_window(a, a.first_window + window));
+  if (place.count == 0) return;
+  const ChunkSide& side = list < a.routed_lists ? a.routed : a.shared;
+  const int blocks = (place.count + kBlockTokens - 1) / kBlockTokens;
+  if (thread < kChunkTokens) {
+    const bool is_token = thread < place.count;
+    const ChunkMember member = is_token ? chunk_member(a, place, list, thread) : ChunkMember{0, 0, 0, 0};
+    shared.token[thread] = member.token;
+    shared.erase_weight[thread] = member.erase_weight;
+    shared.key_weight[thread] = member.key_weight;
+    shared.query_weight[thread] = member.query_weight * a.scale;
+    shared.beta[thread] = is_token && side.beta ? side.beta[static_cast<std::int64_t>(member.token) * a.value_heads + h] : 1.0f;
+  }
+  for (int i = thread; i < kChunkTokens * 8; i += kThreads)
+    store_words(&shared.attend[i / 8][i % 8 * 8], FourWords{});
+  __syncthreads();
+
+  const int s = thread / kPairs, c = thread % kPairs * 2;
+  const bool is_stored = s < blocks, takes_part = kHasErase || is_stored;
+  const int left = place.count - s * kBlockTokens;
+  ChunkColumns<kEdit> x;
+  load_columns<kEdit>(a, side, shared.token + s * kBlockTokens, left, h, c, x);
+  float total[2] = {1.0f, 1.0f};
+#pragma unroll
+  for (int i = 0; i < kBlockTokens; ++i) {
+    if (i >= left) x.decay[i][0] = x.decay[i][1] = 1.0f;
+    total[0] *= x.decay[i][0], total[1] *= x.decay[i][1];
+    shared.triangle[s * kBlockTokens + i][c / 2] = x.query(i, 0) * x.key(i, 0) + x.query(i, 1) * x.key(i, 1);
+  }
+  shared.total[s][c] = total[0], shared.total[s][c + 1] = total[1];
+  __syncthreads();
+
+  float part = 0;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) part += shared.triangle[thread % kChunkTokens][thread / kChunkTokens * 16 + i];
+  shared.diagonal[thread / kChunkTokens][thread % kChunkTokens] = part;
+  float* const factors = chunk_factors(a, window, list, h, KD);
+  if (thread < KD)
+    factors[thread] = shared.total[0][thread] * shared.total[1][thread] * shared.total[2][thread] * shared.total[3][thread];
+  if (thread < kChunkTokens) factors[KD + thread] = shared.beta[thread];
+  const std::int64_t row = tile_row(a, place, h);
+  if (takes_part) {
+    write_far_operands<KD, kEdit>(a, x, s, c, is_stored, row + s * kBlockTokens, shared);
+    write_near_operands<8, KD, kEdit>(x, s, c, shared.level[2]);
+  }
+  __syncthreads();
+  const int computed = kHasErase ? kChunkBlocks : blocks;
+  multiply_levels<KD, kEdit>(shared, true, computed);
+  __syncthreads();
+  if (takes_part) {
+    write_near_operands<4, KD, kEdit>(x, s, c, shared.level[0]);
+    write_near_operands<2, KD, kEdit>(x, s, c, shared.level[1]);
+    write_near_operands<1, KD, kEdit>(x, s, c, shared.level[2]);
+  }
+  __syncthreads();
+  multiply_levels<KD, kEdit>(shared, false, computed);
+  if (thread < kChunkTokens) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < KD / 32; ++i) sum += shared.diagonal[i][thread];
+    put_query_pair(shared, thread, thread, sum);
+  }
+  __syncthreads();
+  const int rows = blocks * kBlockTokens;
+  store_lower_blocks(a.tiles.attend + row * kChunkTokens, rows, kThreads,
+                     [&](int i, int j) { return load_words(&shared.attend[i][j]); });
+  if constexpr (kHasErase) {
+    invert_unit_triangle<kThreads / kMatrixLanes>(shared.triangle);
+    store_lower_blocks(a.tiles.solve + row * kChunkTokens, rows, kThreads, [&](int i, int j) {
+      const float* m = &shared.triangle[i][j];
+      return FourWords{{pack_bf16(m[0], m[1]), pack_bf16(m[2], m[3]), pack_bf16(m[4], m[5]), pack_bf16(m[6], m[7])}};
+    });
+  }
+}
+
+}  // namespace cairn::gpu
