@@ -7,7 +7,7 @@
 
 namespace cairn::gpu {
 
-/// 64 x 64 boxes of bf16 with the 128-byte swizzle over [token_count, width]; rows past the end read as zeros.
-bool encode_rows(CUtensorMap* map, const ConstRows& rows, std::int64_t token_count, std::int64_t width);
+/// box_rows x 64 boxes of bf16 with the 128-byte swizzle over [token_count, width]; rows past the end read as zeros.
+bool encode_rows(CUtensorMap* map, const ConstRows& rows, std::int64_t token_count, std::int64_t width, unsigned box_rows = 64);
 
 }  // namespace cairn::gpu

@@ -1,0 +1,362 @@
+// sparse_gdn_intra: stage 1 of SparseGDN, everything of a chunk that needs neither the state nor the queries.
+//   Computes  the 7 kept blocks of M^-1, T' = M^-1 diag(beta); cumulative decays; the tail score, the norm of U's last 16 rows
+//             = T'[48..63, 32..63] V[32..63]                                                        (spec 3.1)
+//   Launch    persistent blocks of one warpgroup; a block takes every n-th (chunk, key head). Warp w owns block row w: its
+//             part of K K^T comes out of the product in its own registers
+//   Traffic   per token: k 4 KB, half of v 4 KB, T' 1.75 KB for 16 key and 32 value heads
+//   Numerics  K K^T bf16 x bf16 -> f32 (exact products). Diagonal blocks solved in f32; the adjacent blocks by products of
+//             tf32 pairs (21 bits); scores from T' as pairs of bf16 (16 bits) and exact V, sums f32: masks follow the scores.
+//             T' is rounded to bf16 only when stored
+//   Predicted 1,050 instructions a warp and item, 1.3 GB: 0.35 to 0.45 ms for 131,072 tokens (with Q K^T and the full inverse
+//             the dense gdn_intra takes 0.82 ms)
+#pragma once
+
+#include "backends/cuda/sparse_gdn_plan_sm90.cuh"
+
+namespace cairn::gpu::sm90::sparse {
+
+inline constexpr int kIntraBlocksPerProcessor = 4, kBlockStride = 20, kTailStride = 36, kHalfTileBytes = 32 * 128;
+
+struct IntraShared {
+  unsigned char k[2 * kTileBytes];
+  unsigned char v[2][2 * kHalfTileBytes];  ///< of two heads: tokens 32 to 63
+  float blocks[2][4][16 * kBlockStride];   ///< of two heads: diagonal blocks of M, then of its inverse
+  float tail[2][16 * kTailStride];         ///< T'[48..63, 32..63]
+  float g[kMaxHeadsPerKey][kChunk], beta[kMaxHeadsPerKey][kChunk];
+  float squares[2][4];
+  std::uint64_t k_full, v_full;
+};
+
+/// What a block works on in one turn.
+struct IntraItem {
+  int chunk, key_head;
+  ChunkRows rows;
+};
+__device__ __forceinline__ IntraItem intra_item(const SparsePrefillArgs& a, int item) {
+  const int chunk = item / a.key_heads;
+  return {chunk, item % a.key_heads, chunk_rows(a, find_sequence(a.select.chunk_begin, a.select.sequence_count, chunk), chunk)};
+}
+
+__device__ __forceinline__ void load_keys(const SparsePrefillArgs& a, IntraShared& shared, const IntraItem& item) {
+  const std::uint32_t barrier = shared_address(&shared.k_full);
+  barrier_expect(barrier, 2 * kTileBytes);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) load_tile(shared_address(shared.k) + i * kTileBytes, &a.k, item.key_head * kDim + 64 * i, item.rows.first, barrier);
+}
+/// Values of up to two heads from `pair` on.
+__device__ __forceinline__ void load_tail(const SparsePrefillArgs& a, IntraShared& shared, const IntraItem& item, int pair) {
+  const std::uint32_t barrier = shared_address(&shared.v_full);
+  const int count = min(2, a.per_group() - pair), head = item.key_head * a.per_group() + pair;
+  barrier_expect(barrier, count * 2 * kHalfTileBytes);
+  for (int i = 0; i < 2 * count; ++i) {
+    load_tile(shared_address(shared.v[0]) + i * kHalfTileBytes, &a.v_tail, head * kDim + 64 * i, item.rows.first + 32, barrier);
+  }
+}
+
+/// Log-decays and betas of two tokens of one value head: warp w has head w of the group.
+struct GatePair {
+  float decay[2], beta[2];
+};
+__device__ __forceinline__ GatePair load_gates(const SparsePrefillArgs& a, const IntraItem& item, int warp, int lane) {
+  GatePair gates = {};
+  if (warp >= a.per_group()) return gates;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int t = 2 * lane + i;
+    if (t >= item.rows.count) continue;
+    const std::int64_t at = static_cast<std::int64_t>(item.rows.first + t) * a.value_heads + item.key_head * a.per_group() + warp;
+    gates.decay[i] = a.log_decay ? a.log_decay[at] : 0.0f;
+    gates.beta[i] = a.beta[at];
+  }
+  return gates;
+}
+
+/// Sums the log2-decays of the warp's head, clamped at -120 a token: 2^-173 is 0 as well. The selector gets the sum as it is.
+__device__ __forceinline__ void scan_gates(const SparsePrefillArgs& a, const GatePair& gates, IntraShared& shared, const IntraItem& item,
+                                           int warp, int lane) {
+  if (warp >= a.per_group()) return;
+  constexpr float kLog2E = 1.4426950408889634f;
+  const float first = fmaxf(gates.decay[0], -120.0f) * kLog2E, both = first + fmaxf(gates.decay[1], -120.0f) * kLog2E;
+  float sum = both, whole = (gates.decay[0] + gates.decay[1]) * kLog2E;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const float other = __shfl_up_sync(0xffffffffu, sum, distance), more = __shfl_xor_sync(0xffffffffu, whole, distance);
+    if (lane >= distance) sum += other;
+    whole += more;
+  }
+  float before = __shfl_up_sync(0xffffffffu, sum, 1);
+  if (lane == 0) before = 0;
+  const float2 g = make_float2(before + first, before + both);
+  const std::int64_t cell = static_cast<std::int64_t>(item.chunk) * a.value_heads + item.key_head * a.per_group() + warp;
+  *reinterpret_cast<float2*>(shared.g[warp] + 2 * lane) = g;
+  *reinterpret_cast<float2*>(shared.beta[warp] + 2 * lane) = make_float2(gates.beta[0], gates.beta[1]);
+  *reinterpret_cast<float2*>(a.work.decay + cell * kChunk + 2 * lane) = g;
+  if (lane == 0) a.select.s.gamma[cell] = whole;
+}
+
+// Blocks of 16 x 16 in registers: element 4 n + 2 r + e of a lane is row lane / 4 + 8 r, column 8 n + 2 (lane % 4) + e.
+
+/// The warp's two blocks of K K^T: the diagonal one and the one left of it.
+__device__ __forceinline__ void take_blocks(const float (&kk)[32], int warp, float (&own)[8], float (&left)[8]) {
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    if (warp != w) continue;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      own[i] = kk[8 * w + i];
+      left[i] = w > 0 ? kk[8 * w - 8 + i] : 0.0f;
+    }
+  }
+}
+
+/// M of one head: its diagonal block to shared memory, the one left of it in registers.
+__device__ __forceinline__ void apply_gates(const float (&own)[8], const float (&left)[8], const float* g, const float* beta, int count,
+                                            float* block, float (&below)[8], int warp, int lane) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = lane / 4 + 8 * r, t = 16 * warp + row;
+    const float g_t = g[t], beta_t = beta[t];
+    const bool in = t < count;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const int column = 8 * n + 2 * (lane % 4), s = 16 * warp + column;
+      float2 m = make_float2(0, 0);
+      if (n <= r) {
+        const float2 g_s = *reinterpret_cast<const float2*>(g + s);
+        if (in && column < row) m.x = beta_t * own[4 * n + 2 * r] * exp2_fast(fminf(g_t - g_s.x, 0.0f));
+        if (in && column + 1 < row) m.y = beta_t * own[4 * n + 2 * r + 1] * exp2_fast(fminf(g_t - g_s.y, 0.0f));
+      }
+      *reinterpret_cast<float2*>(block + row * kBlockStride + column) = m;
+      if (warp > 0) {
+        const float2 g_s = *reinterpret_cast<const float2*>(g + s - 16);
+        below[4 * n + 2 * r] = in ? beta_t * left[4 * n + 2 * r] * exp2_fast(fminf(g_t - g_s.x, 0.0f)) : 0.0f;
+        below[4 * n + 2 * r + 1] = in ? beta_t * left[4 * n + 2 * r + 1] * exp2_fast(fminf(g_t - g_s.y, 0.0f)) : 0.0f;
+      }
+    }
+  }
+}
+
+/// Inverts a unit lower triangular block in place: 16 lanes, one a column.
+__device__ __forceinline__ void invert_block(float* block, int column) {
+  float x[16];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    float sum = i == column ? 1.0f : 0.0f;
+#pragma unroll
+    for (int j = 0; j < i; j += 4) {
+      const float4 m = *reinterpret_cast<const float4*>(block + i * kBlockStride + j);
+      sum -= m.x * x[j];
+      if (j + 1 < i) sum -= m.y * x[j + 1];
+      if (j + 2 < i) sum -= m.z * x[j + 2];
+      if (j + 3 < i) sum -= m.w * x[j + 3];
+    }
+    x[i] = sum;
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < 16; ++i) block[i * kBlockStride + column] = x[i];
+}
+
+/// A block as two tf32 parts of 11 bits each.
+struct SplitBlock {
+  std::uint32_t high[8], low[8];
+};
+__device__ __forceinline__ SplitBlock split(const float (&x)[8]) {
+  SplitBlock s;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    s.high[i] = __float_as_uint(x[i]) & 0xFFFFE000u;
+    s.low[i] = __float_as_uint(x[i] - __uint_as_float(s.high[i]));
+  }
+  return s;
+}
+
+/// d = a b with b given as its transpose. The summed index is permuted alike on both sides: lane % 4 stands for column
+/// 2 (lane % 4), and lane % 4 + 4 for the one after it.
+__device__ __forceinline__ void multiply_blocks(float (&d)[8], const SplitBlock& a, const SplitBlock& b) {
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    float sum[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int part = 0; part < 3; ++part) {  // low high, high low, high high: small first
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+        const std::uint32_t* x = (part == 0 ? a.low : a.high) + 4 * step;
+        const std::uint32_t* y = (part == 1 ? b.low : b.high) + 4 * step + 2 * n;
+        const std::uint32_t left[4] = {x[0], x[2], x[1], x[3]}, right[2] = {y[0], y[1]};
+        multiply_16x8_tf32(sum, left, right);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) d[4 * n + i] = sum[i];
+  }
+}
+
+__device__ __forceinline__ void load_block(const float* block, int lane, float (&x)[8]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = *reinterpret_cast<const float2*>(block + (lane / 4 + 8 * (i % 2)) * kBlockStride + 8 * (i / 2) + 2 * (lane % 4));
+    x[2 * i] = pair.x, x[2 * i + 1] = pair.y;
+  }
+}
+__device__ __forceinline__ void load_transposed_block(const float* block, int lane, float (&x)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = block[(8 * (i / 4) + 2 * (lane % 4) + i % 2) * kBlockStride + lane / 4 + 8 * (i / 2 % 2)];
+}
+
+/// x *= beta of its columns, then to the workspace as a left operand.
+__device__ __forceinline__ void finish_block(float (&x)[8], const float* beta, uint4* to, int lane) {
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    const float2 b = *reinterpret_cast<const float2*>(beta + 8 * n + 2 * (lane % 4));
+    x[4 * n] *= b.x, x[4 * n + 1] *= b.y, x[4 * n + 2] *= b.x, x[4 * n + 3] *= b.y;
+  }
+  to[lane] = make_uint4(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
+}
+__device__ __forceinline__ void keep_tail(const float (&x)[8], float* tail, int lane) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    *reinterpret_cast<float2*>(tail + (lane / 4 + 8 * (i % 2)) * kTailStride + 8 * (i / 2) + 2 * (lane % 4)) =
+        make_float2(x[2 * i], x[2 * i + 1]);
+  }
+}
+
+/// Block row `warp` of T' of one head: the diagonal block, and C_{i,i-1} = -C_ii (M_{i,i-1} C_{i-1,i-1}) left of it.
+__device__ __forceinline__ void form_block_row(const SparsePrefillArgs& a, IntraShared& shared, int i, int head, std::int64_t cell,
+                                               const float (&below)[8], int warp, int lane) {
+  float own[8];
+  load_block(shared.blocks[i][warp], lane, own);
+  uint4* to = a.work.inverse + cell * kInverseBlocks * 32 + 2 * warp * 32;
+  if (warp > 0) {
+    float corner[8], product[8];
+    load_transposed_block(shared.blocks[i][warp - 1], lane, corner);
+    multiply_blocks(product, split(corner), split(below));  // (M C)^T = C^T M^T
+    float x[8];
+    multiply_blocks(x, split(own), split(product));
+#pragma unroll
+    for (int n = 0; n < 8; ++n) x[n] = -x[n];
+    finish_block(x, shared.beta[head] + 16 * (warp - 1), to - 32, lane);
+    if (warp == 3) keep_tail(x, shared.tail[i], lane);
+  }
+  finish_block(own, shared.beta[head] + 16 * warp, to, lane);
+  if (warp == 3) keep_tail(own, shared.tail[i] + 16, lane);
+}
+
+/// Sum of the squares of U's last 16 rows over this warp's 32 columns. T' as a pair of bf16.
+__device__ __forceinline__ float square_tail(const float* tail, const unsigned char* v, int warp, int lane) {
+  float u[4][4] = {};
+#pragma unroll
+  for (int step = 0; step < 2; ++step) {
+    std::uint32_t high[4], low[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 x = *reinterpret_cast<const float2*>(tail + (lane / 4 + 8 * (i % 2)) * kTailStride + 16 * step + 8 * (i / 2) + 2 * (lane % 4));
+      high[i] = pack_bf16(x.x, x.y);
+      low[i] = pack_bf16(x.x - low_bf16(high[i]), x.y - high_bf16(high[i]));
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      std::uint32_t values[4];
+      load_transposed(values, shared_address(v) + warp / 2 * kHalfTileBytes + swizzled(16 * step + lane % 16, 4 * (warp % 2) + 2 * n + lane / 16));
+      multiply_16x8(u[2 * n], low, values[0], values[1]);
+      multiply_16x8(u[2 * n + 1], low, values[2], values[3]);
+      multiply_16x8(u[2 * n], high, values[0], values[1]);
+      multiply_16x8(u[2 * n + 1], high, values[2], values[3]);
+    }
+  }
+  float sum = 0;
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum += u[n][i] * u[n][i];
+  }
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+  return sum;
+}
+
+/// Values of tokens past the sequence's end.
+__device__ __forceinline__ void clear_tail(IntraShared& shared, int count, int thread) {
+  for (int i = thread; i < 4 * 32 * 8; i += 128) {
+    if (32 + i / 8 % 32 >= count) *reinterpret_cast<uint4*>(shared.v[0] + 16 * i) = make_uint4(0, 0, 0, 0);
+  }
+}
+
+__global__ void __launch_bounds__(128, kIntraBlocksPerProcessor) sparse_intra_kernel(const __grid_constant__ SparsePrefillArgs a) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  IntraShared& shared = *reinterpret_cast<IntraShared*>(memory);
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, per = a.per_group();
+  const int item_count = a.select.chunk_begin[a.select.sequence_count] * a.key_heads, step = gridDim.x;
+  int at = blockIdx.x;
+  if (at >= item_count) return;
+  IntraItem item = intra_item(a, at);
+  if (thread == 0) {
+    barrier_init(shared_address(&shared.k_full), 1);
+    barrier_init(shared_address(&shared.v_full), 1);
+    fence_barrier_init();
+    load_keys(a, shared, item);
+    load_tail(a, shared, item, 0);
+  }
+  __syncthreads();
+  GatePair gates = load_gates(a, item, warp, lane);
+  int k_parity = 0, v_parity = 0;
+  for (; at < item_count; at += step) {
+    const bool has_next = at + step < item_count;
+    const IntraItem next = has_next ? intra_item(a, at + step) : item;
+    scan_gates(a, gates, shared, item, warp, lane);
+    if (has_next) gates = load_gates(a, next, warp, lane);
+    float kk[32];
+    const std::uint32_t k = shared_address(shared.k);
+    barrier_wait(shared_address(&shared.k_full), k_parity);
+    k_parity ^= 1;
+    products_begin();
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const std::uint64_t keys = operand(k + i / 4 * kTileBytes + i % 4 * 32);
+      multiply_64x64(kk, keys, keys, i > 0);
+    }
+    products_commit();
+    products_wait<0>();
+    pin(kk);
+    __syncthreads();  // the keys have been read; gates are seen
+    if (thread == 0 && has_next) load_keys(a, shared, next);
+    float own[8], left[8];
+    take_blocks(kk, warp, own, left);
+    for (int pair = 0; pair < per; pair += 2) {
+      const int count = min(2, per - pair);
+      const std::int64_t cell = static_cast<std::int64_t>(item.chunk) * a.value_heads + item.key_head * per + pair;
+      float below[2][8];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (i < count) apply_gates(own, left, shared.g[pair + i], shared.beta[pair + i], item.rows.count, shared.blocks[i][warp], below[i], warp, lane);
+      }
+      __syncwarp();
+      invert_block(shared.blocks[lane / 16][warp], lane % 16);  // of an odd head count, the second for nothing
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (i < count) form_block_row(a, shared, i, pair + i, cell + i, below[i], warp, lane);
+      }
+      barrier_wait(shared_address(&shared.v_full), v_parity);
+      v_parity ^= 1;
+      if (item.rows.count < kChunk) {
+        clear_tail(shared, item.rows.count, thread);
+        fence_engines();
+      }
+      __syncthreads();
+      for (int i = 0; i < count; ++i) {
+        const float sum = square_tail(shared.tail[i], shared.v[i], warp, lane);
+        if (lane == 0) shared.squares[i][warp] = sum;
+      }
+      __syncthreads();
+      if (thread < count) {
+        const float* squares = shared.squares[thread];
+        a.select.s.scores[cell + thread] = sqrtf(squares[0] + squares[1] + squares[2] + squares[3]);
+      }
+      if (thread == 0 && (pair + 2 < per || has_next)) load_tail(a, shared, pair + 2 < per ? item : next, pair + 2 < per ? pair + 2 : 0);
+    }
+    item = next;
+  }
+}
+
+}  // namespace cairn::gpu::sm90::sparse
