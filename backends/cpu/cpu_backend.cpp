@@ -144,6 +144,8 @@ const OpTable& cpu_ops() {
 #define CAIRN_CPU_OVERRIDE(stem) override_##stem(table);
 #include "backends/cpu/cpu_overrides.inc"
 #undef CAIRN_CPU_OVERRIDE
+    table.delta_inputs = no_fused_form<DeltaInputsArgs>();
+    table.swiglu_linear = no_fused_form<SwigluLinearArgs>();
     return table;
   }();
   return ops;

@@ -1,19 +1,10 @@
 // feature_map: rows in 16-byte pieces stay in registers; for others a block owns one head of one token.
 // decay_gate: a thread owns one gate.
+#include "backends/gpu/kernels/gate_values.cuh"
 #include "backends/gpu/kernels/row_pieces.cuh"
 
 namespace cairn::gpu {
 namespace {
-
-__device__ inline float map_element(FeatureMap map, float x) {
-  switch (map) {
-    case FeatureMap::kSilu: return silu(x);
-    case FeatureMap::kRelu: return fmaxf(x, 0.0f);
-    case FeatureMap::kEluPlusOne: return x > 0 ? x + 1 : expf(x);
-    case FeatureMap::kSigmoid: return sigmoid(x);
-    default: return x;
-  }
-}
 
 __global__ void feature_map_kernel(FeatureMapArgs args) {
   __shared__ float partial[32];
@@ -83,13 +74,7 @@ __global__ void decay_gate_kernel(DecayGateArgs args) {
   if (i >= static_cast<std::int64_t>(args.token_count) * width) return;
   const std::int64_t t = i / width;
   const int column = static_cast<int>(i % width);
-  const float x = load(args.in, args.dtype, t, column) + (args.bias ? args.bias[column] : 0.0f);
-  if (args.kind == DecayKind::kLogSigmoid) {
-    args.out[i] = -softplus(-x) / args.parameter;
-    return;
-  }
-  const float rate = expf(args.a_log[column / args.rows]);
-  args.out[i] = args.kind == DecayKind::kSoftplus ? -rate * softplus(x) : args.parameter * sigmoid(rate * x);
+  args.out[i] = log_decay_of(args, t, column);
 }
 
 const char* feature_map_reason(const FeatureMapArgs& args) {

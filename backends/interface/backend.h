@@ -50,6 +50,14 @@ struct Op {
   void (*run)(BackendQueue*, const Args&, void* scratch) = nullptr;
 };
 
+/// A fused operator where a backend has no form for it, or not for these arguments: its parts are run instead.
+inline constexpr const char* kNoFusedForm = "no fused form: the parts are run one by one";
+template <class Args>
+constexpr Op<Args> no_fused_form() {
+  return {[](const Args&) -> const char* { return kNoFusedForm; }, [](const Args&) -> std::size_t { return 0; },
+          [](BackendQueue*, const Args&, void*) {}};
+}
+
 struct OpTable {
 #define CAIRN_OP(field, Args, what) Op<Args> field;
 #include "backends/interface/ops.inc"

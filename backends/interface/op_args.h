@@ -57,6 +57,12 @@ struct LinearArgs {
   Rows out;
 };
 
+/// Fused: out [T, H] = silu(y) * y', where y and y' are the two halves of linear's output [T, 2 H] (weight: gate rows, then
+/// up rows). The bits of linear and then swiglu.  accumulate: false; out_dtype: dtype; rows at multiples of 8 elements.
+struct SwigluLinearArgs {
+  LinearArgs linear;
+};
+
 /// out = x / sqrt(mean(x^2) + eps) * weight, per head.  in, out [T, H, dim] (may be the same rows), weight [dim] f32.
 struct RmsNormArgs {
   DType dtype;
@@ -131,6 +137,17 @@ struct DecayGateArgs {
   const float* bias;
   ConstRows in;
   float* out;
+};
+
+/// Fused, decode only (exactly one token of each sequence): short_conv over q | k | v, norm over each of the first
+/// 2 key_heads heads of key_dim of its output, in place, decay_gate, and the feature map `beta`. The bits of the four, one
+/// after the other.
+struct DeltaInputsArgs {
+  ShortConvArgs conv;
+  std::int32_t key_heads, key_dim;
+  FeatureMap norm;
+  DecayGateArgs decay;
+  FeatureMapArgs beta;
 };
 
 /// out = a + b * scale[t].  a, b, out [T, dim]; out may be a; a.data null: zeros.  scale [T] f32 or null (1).

@@ -54,11 +54,9 @@ Status DeltaRuleLayer::bind_shared(const LayerBuild& build, std::vector<std::str
   return {};
 }
 
-void DeltaRuleLayer::run_convolution(Step& step, Rows in, Rows out, std::int32_t slot, const float* weight,
-                                     const float* bias, GateKind activation, std::int32_t channels) const {
-  ShortConvArgs args{step.dtype(), activation, step.batch, channels, config_.conv_kernel, weight, bias,
-                     in, step.states.dense[slot], out};
-  step.run(step.ops().short_conv, args, "short_conv");
+ShortConvArgs DeltaRuleLayer::convolution(Step& step, Rows in, Rows out, std::int32_t slot, const float* weight,
+                                          const float* bias, GateKind activation, std::int32_t channels) const {
+  return {step.dtype(), activation, step.batch, channels, config_.conv_kernel, weight, bias, in, step.states.dense[slot], out};
 }
 
 DeltaInputs DeltaRuleLayer::project(Step& step, ConstRows x) const {
@@ -66,18 +64,40 @@ DeltaInputs DeltaRuleLayer::project(Step& step, ConstRows x) const {
   inputs.projected = step.rows(group_.width);
   run_group(step, group_, x, inputs.projected);
 
-  const std::int32_t channels = qk_channels_ + v_channels_;
-  const Rows raw = inputs.projected;
-  const Rows raw_v = columns(raw, qk_channels_, step.dtype());
-  const Rows qkv = step.rows(channels);
-  const Rows v = columns(qkv, qk_channels_, step.dtype());
+  const Rows raw = inputs.projected, qkv = step.rows(qk_channels_ + v_channels_);
+  if (!run_fused_inputs(step, inputs, qkv)) run_parts(step, raw, qkv);
+  inputs.q = qkv;
+  inputs.k = columns(qkv, qk_channels_ / 2, step.dtype());
+  inputs.v = columns(qkv, qk_channels_, step.dtype());
+  const ConstRows full_gate = output_.has_full_gate() ? ConstRows(columns(raw, group_.offsets[3], step.dtype())) : ConstRows();
+  inputs.gate = output_.gate(step, x, full_gate);
+  return inputs;
+}
+
+/// Convolution, norm and gates in one, in decode; false: the backend or the mechanism has no such form.
+bool DeltaRuleLayer::run_fused_inputs(Step& step, DeltaInputs& inputs, Rows qkv) const {
+  if (step.phase != Phase::kDecode || config_.conv_kernel == 0 || !joint_convolution_ || config_.qk_norm != QkNorm::kL2) return false;
+  DeltaInputsArgs args{};
+  args.conv = convolution(step, inputs.projected, qkv, conv_slot_, conv_, conv_bias_, GateKind::kSilu, qk_channels_ + v_channels_);
+  args.key_heads = config_.key_heads;
+  args.key_dim = config_.key_dim;
+  args.norm = FeatureMap::kL2;
+  if (describe_gates(step, inputs, args) && step.run_if_fused(step.ops().delta_inputs, args, "delta_inputs")) return true;
+  inputs.beta = inputs.log_decay = nullptr;
+  return false;
+}
+
+/// q | k | v from their projections: convolution, activation, norm.
+void DeltaRuleLayer::run_parts(Step& step, Rows raw, Rows qkv) const {
+  const auto convolve = [&](const ShortConvArgs& args) { step.run(step.ops().short_conv, args, "short_conv"); };
+  const Rows raw_v = columns(raw, qk_channels_, step.dtype()), v = columns(qkv, qk_channels_, step.dtype());
   const FeatureMap activation = feature_map_of(config_.qk_activation);
   const bool has_activation = config_.qk_activation != QkActivation::kIdentity;
   if (config_.conv_kernel > 0 && joint_convolution_) {
-    run_convolution(step, raw, qkv, conv_slot_, conv_, conv_bias_, GateKind::kSilu, channels);
+    convolve(convolution(step, raw, qkv, conv_slot_, conv_, conv_bias_, GateKind::kSilu, qk_channels_ + v_channels_));
   } else if (config_.conv_kernel > 0) {
-    run_convolution(step, raw, qkv, conv_slot_, conv_, conv_bias_, GateKind::kNone, qk_channels_);
-    run_convolution(step, raw_v, v, conv_v_slot_, conv_v_, conv_v_bias_, GateKind::kSilu, v_channels_);
+    convolve(convolution(step, raw, qkv, conv_slot_, conv_, conv_bias_, GateKind::kNone, qk_channels_));
+    convolve(convolution(step, raw_v, v, conv_v_slot_, conv_v_, conv_v_bias_, GateKind::kSilu, v_channels_));
     if (has_activation) run_feature_map(step, activation, 1, qk_channels_, qkv, qkv);
   } else {
     run_feature_map(step, FeatureMap::kSilu, 1, v_channels_, raw_v, v);
@@ -88,27 +108,25 @@ DeltaInputs DeltaRuleLayer::project(Step& step, ConstRows x) const {
       step.run(step.ops().add, copy, "add");
     }
   }
-  if (config_.qk_norm != QkNorm::kNone) {
-    const FeatureMap norm = config_.qk_norm == QkNorm::kL2 ? FeatureMap::kL2 : FeatureMap::kSumNorm;
-    run_feature_map(step, norm, 2 * config_.key_heads, config_.key_dim, qkv, qkv);
-  }
-  inputs.q = qkv;
-  inputs.k = columns(qkv, qk_channels_ / 2, step.dtype());
-  inputs.v = v;
-  const ConstRows full_gate = output_.has_full_gate() ? ConstRows(columns(raw, group_.offsets[3], step.dtype())) : ConstRows();
-  inputs.gate = output_.gate(step, x, full_gate);
-  return inputs;
+  if (config_.qk_norm == QkNorm::kNone) return;
+  const FeatureMap norm = config_.qk_norm == QkNorm::kL2 ? FeatureMap::kL2 : FeatureMap::kSumNorm;
+  run_feature_map(step, norm, 2 * config_.key_heads, config_.key_dim, qkv, qkv);
+}
+
+FeatureMapArgs DeltaRuleLayer::beta_args(Step& step, const DeltaInputs& inputs, float* beta) const {
+  return {step.dtype(), DType::kF32, FeatureMap::kSigmoid, step.token_count(), 1, config_.value_heads,
+          1, config_.beta_scale, extra(step, inputs, 0), {beta, config_.value_heads}};
 }
 
 const float* DeltaRuleLayer::run_beta(Step& step, ConstRows x, const DeltaInputs& inputs) const {
   float* beta = step.floats(static_cast<std::int64_t>(step.token_count()) * config_.value_heads);
-  if (config_.has_beta) {
-    run_sigmoid_f32(step, config_.value_heads, config_.beta_scale, extra(step, inputs, 0), beta);
-  } else {  // 2 sigmoid(0 x) = 1
-    FeatureMapArgs one{step.dtype(), DType::kF32, FeatureMap::kSigmoid, step.token_count(), 1, config_.value_heads,
-                       0, 2, inputs.v, {beta, config_.value_heads}};
-    step.run(step.ops().feature_map, one, "feature_map");
+  FeatureMapArgs args = beta_args(step, inputs, beta);
+  if (!config_.has_beta) {  // 2 sigmoid(0 x) = 1
+    args.scale = 0;
+    args.out_scale = 2;
+    args.in = inputs.v;
   }
+  step.run(step.ops().feature_map, args, "feature_map");
   (void)x;
   return beta;
 }
@@ -170,10 +188,14 @@ const float* DecayGate::run(Step& step, ConstRows x, ConstRows projected) const 
     run_linear(step, *up_, narrow, wide);
     in = wide;
   }
+  const DecayGateArgs gate = args(step, in);
+  step.run(step.ops().decay_gate, gate, "decay_gate");
+  return gate.out;
+}
+
+DecayGateArgs DecayGate::args(Step& step, ConstRows in) const {
   float* log_decay = step.floats(static_cast<std::int64_t>(step.token_count()) * heads_ * rows_);
-  DecayGateArgs args{step.dtype(), kind_, parameter_, step.token_count(), heads_, rows_, a_log_, dt_bias_, in, log_decay};
-  step.run(step.ops().decay_gate, args, "decay_gate");
-  return log_decay;
+  return {step.dtype(), kind_, parameter_, step.token_count(), heads_, rows_, a_log_, dt_bias_, in, log_decay};
 }
 
 }  // namespace cairn

@@ -10,6 +10,7 @@ struct DeltaInputs {
   Rows projected;        ///< the whole projection group [T, width]
   ConstRows q, k, v;     ///< after convolution, activation and normalisation
   ConstRows gate;        ///< output gate pre-activation
+  const float *beta = nullptr, *log_decay = nullptr;  ///< [T, HV]: gates that came with q, k and v; null: still to be run
 };
 
 class DeltaRuleLayer : public Mixer {
@@ -19,6 +20,8 @@ class DeltaRuleLayer : public Mixer {
  protected:
   /// extra: names of further projections of x that the mechanism needs, after q, k, v and the full gate.
   Status bind_shared(const LayerBuild& build, std::vector<std::string> extra);
+  /// Describes the gates for delta_inputs and sets those of `inputs`, if they are single numbers for each head.
+  virtual bool describe_gates(Step&, DeltaInputs&, DeltaInputsArgs&) const { return false; }
   /// Fills in the mechanism's gates.
   virtual void add_gates(Step& step, ConstRows x, const DeltaInputs& inputs, DeltaRuleArgs& args) = 0;
   /// Queues the mechanism's operator.
@@ -28,7 +31,9 @@ class DeltaRuleLayer : public Mixer {
   ConstRows extra(Step& step, const DeltaInputs& inputs, int i) const {
     return columns(inputs.projected, group_.offsets[first_extra_ + i], step.dtype());
   }
-  /// beta = scale * sigmoid(extra 0), or 1 for a mechanism without it.
+  /// beta [T, HV] = scale * sigmoid(extra 0).
+  FeatureMapArgs beta_args(Step& step, const DeltaInputs& inputs, float* beta) const;
+  /// The same, queued; 1 for a mechanism without it.
   const float* run_beta(Step& step, ConstRows x, const DeltaInputs& inputs) const;
 
   DeltaRuleConfig config_;
@@ -37,8 +42,10 @@ class DeltaRuleLayer : public Mixer {
 
  private:
   DeltaInputs project(Step& step, ConstRows x) const;
-  void run_convolution(Step& step, Rows in, Rows out, std::int32_t slot, const float* weight, const float* bias,
-                       GateKind activation, std::int32_t channels) const;
+  bool run_fused_inputs(Step& step, DeltaInputs& inputs, Rows qkv) const;
+  void run_parts(Step& step, Rows raw, Rows qkv) const;
+  ShortConvArgs convolution(Step& step, Rows in, Rows out, std::int32_t slot, const float* weight, const float* bias,
+                            GateKind activation, std::int32_t channels) const;
 
   LinearGroup group_;
   std::size_t first_extra_ = 0;
@@ -56,6 +63,8 @@ class DecayGate {
   /// Whether "a" must be among the extra projections.
   static bool is_projected(const DeltaRuleConfig& config, std::int32_t rows) { return rows == 1 || config.decay_rank == 0; }
   const float* run(Step& step, ConstRows x, ConstRows projected) const;
+  /// The operator's arguments, with room for its output.
+  DecayGateArgs args(Step& step, ConstRows in) const;
 
  private:
   DecayKind kind_ = DecayKind::kSoftplus;

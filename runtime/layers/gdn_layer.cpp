@@ -13,9 +13,19 @@ class GdnLayer : public DeltaRuleLayer {
   }
 
  private:
+  bool describe_gates(Step& step, DeltaInputs& inputs, DeltaInputsArgs& args) const override {
+    if (!config_.has_beta) return false;
+    float* beta = step.floats(static_cast<std::int64_t>(step.token_count()) * config_.value_heads);
+    args.beta = beta_args(step, inputs, beta);
+    args.decay = decay_.args(step, extra(step, inputs, 1));
+    inputs.beta = beta;
+    inputs.log_decay = args.decay.out;
+    return true;
+  }
+
   void add_gates(Step& step, ConstRows x, const DeltaInputs& inputs, DeltaRuleArgs& args) override {
-    args.beta = run_beta(step, x, inputs);
-    args.log_decay = decay_.run(step, x, extra(step, inputs, 1));
+    args.beta = inputs.beta ? inputs.beta : run_beta(step, x, inputs);
+    args.log_decay = inputs.log_decay ? inputs.log_decay : decay_.run(step, x, extra(step, inputs, 1));
   }
 
   void run_rule(Step& step, const DeltaInputs& inputs, const DeltaRuleArgs& args) override {

@@ -83,6 +83,14 @@ class Step {
     if (observer) observer->after(name);
   }
 
+  /// The same for a fused operator. False: the backend has no form of it for these arguments, and nothing was done.
+  template <class Args>
+  bool run_if_fused(const Op<Args>& op, const Args& args, const char* name) {
+    if (op.unsupported_reason(args)) return false;
+    run(op, args, name);
+    return true;
+  }
+
   /// An address for planning: never followed.
   static constexpr std::uintptr_t kNowhere = 4096;
 

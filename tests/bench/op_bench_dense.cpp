@@ -51,6 +51,33 @@ Case make_args(Rig& rig, Shape& s, LinearArgs& a) {
       "", {}, weights * dtype_bits(type) / 8 + tokens * (in_dim + out_dim) * element_bytes(rig), 2 * weights * tokens};
 }
 
+/// N outputs: gate and up together.
+Case make_args(Rig& rig, Shape& s, SwigluLinearArgs& a) {
+  s.get("T", 1);
+  s.get("N", 2048);
+  return make_args(rig, s, a.linear);
+}
+
+/// Decode: B sequences of one token, through the four operators' worth of a GDN layer.
+Case make_args(Rig& rig, Shape& s, DeltaInputsArgs& a) {
+  const std::int32_t sequences = s.get("B", 1), key_heads = s.get("HK", 16), value_heads = s.get("HV", 32), dim = s.get("K", 128);
+  const std::int32_t channels = (2 * key_heads + value_heads) * dim, taps = 4;
+  const Batch batch = rig.batch(sequences, 1);
+  std::vector<float*> tails;
+  for (std::int32_t b = 0; b < sequences; ++b) tails.push_back(rig.numbers(std::int64_t{channels} * (taps - 1), -1, 1));
+  const auto rows = [&](std::int64_t width) { return Rows{rig.activations(sequences * width), width}; };
+  a.conv = {rig.dtype(), GateKind::kSilu, batch, channels, taps, rig.numbers(channels * taps, -0.5f, 0.5f), nullptr,
+            rows(channels), rig.upload(tails), rows(channels)};
+  a.key_heads = key_heads;
+  a.key_dim = dim;
+  a.norm = FeatureMap::kL2;
+  a.decay = {rig.dtype(), DecayKind::kSoftplus, 0, sequences, value_heads, 1, rig.numbers(value_heads, 0, 2),
+             rig.numbers(value_heads, -1, 1), rows(value_heads), rig.numbers(sequences * value_heads, 0, 1)};
+  a.beta = {rig.dtype(), DType::kF32, FeatureMap::kSigmoid, sequences, 1, value_heads, 1, 1, rows(value_heads),
+            {rig.numbers(sequences * value_heads, 0, 1), value_heads}};
+  return {"", {}, sequences * channels * (2 * element_bytes(rig) + 2 * (taps - 1) * kRow), 0};
+}
+
 Case make_args(Rig& rig, Shape& s, RmsNormArgs& a) {
   const std::int32_t tokens = s.get("T", 512), heads = s.get("H", 1), dim = s.get("D", 1024);
   const std::int32_t width = heads * dim;

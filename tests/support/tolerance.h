@@ -19,11 +19,13 @@ inline constexpr OpTolerance kOpTolerances[] = {
     {"gather_rows", 0, "copies"},
     {"linear", 2e-6,
      "f32 sums of up to some hundred products of either sign: 2^-24 times the root of the length, with room"},
+    {"swiglu_linear", 4e-6, "as linear, twice, then swiglu"},
     {"rms_norm", 2e-6, "one f32 sum of squares, one root, two products"},
     {"gated_rms_norm", 4e-6, "as rms_norm; the layer norm's mean and the gate's exponential add a few roundings"},
     {"short_conv", 2e-6, "at most 8 products, one exponential"},
     {"feature_map", 2e-6, "exponentials of good libraries are within 2 ulp; one sum"},
     {"decay_gate", 4e-6, "softplus and exp of A_log, each within some ulp, multiplied"},
+    {"delta_inputs", 6e-6, "as short_conv, then feature_map; as decay_gate"},
     {"add", 2e-7, "one rounding (two with a scale)"},
     {"gate", 1e-6, "one exponential, one product"},
     {"swiglu", 1e-6, "one exponential, two products"},
@@ -69,7 +71,7 @@ inline constexpr double kWayfarerMaxAbs = 2e-2, kWayfarerMedianAbs = 1e-3;
 
 constexpr double op_tolerance_bf16(std::string_view op) {
   for (const std::string_view exact :
-       {"embed", "gather_rows", "rms_norm", "gated_rms_norm", "feature_map", "decay_gate", "add", "gate", "swiglu",
+       {"embed", "gather_rows", "rms_norm", "gated_rms_norm", "feature_map", "decay_gate", "delta_inputs", "add", "gate", "swiglu",
         "cross_layer_add", "short_conv", "rope"}) {
     if (op == exact) return kBf16RoundingTolerance;
   }

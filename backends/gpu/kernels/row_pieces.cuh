@@ -12,17 +12,23 @@ inline constexpr int kRowThreads = 256, kRowPieces = 4, kLanesOfRow = 32;
 /// Sum over the threads of a row, the same order for every row; `partial`: shared memory of 32 floats.
 template <int kGroup>
 __device__ inline float row_sum(float value, float* partial) {
-  if constexpr (kGroup != kLanesOfRow) return block_sum(value, partial);
+  if constexpr (kGroup != kLanesOfRow) {
+    return block_sum(value, partial);
+  } else {
 #pragma unroll
-  for (int distance = kLanesOfRow / 2; distance > 0; distance /= 2) value += shuffle_xor(value, distance);
-  return value;
+    for (int distance = kLanesOfRow / 2; distance > 0; distance /= 2) value += shuffle_xor(value, distance);
+    return value;
+  }
 }
 template <int kGroup>
 __device__ inline float row_max(float value, float* partial) {
-  if constexpr (kGroup != kLanesOfRow) return block_max(value, partial);
+  if constexpr (kGroup != kLanesOfRow) {
+    return block_max(value, partial);
+  } else {
 #pragma unroll
-  for (int distance = kLanesOfRow / 2; distance > 0; distance /= 2) value = fmaxf(value, shuffle_xor(value, distance));
-  return value;
+    for (int distance = kLanesOfRow / 2; distance > 0; distance /= 2) value = fmaxf(value, shuffle_xor(value, distance));
+    return value;
+  }
 }
 
 /// The head of a token that this thread's group owns.  Rows past the end are nobody's, but their threads take part in sums.
@@ -50,9 +56,9 @@ struct RowPlace {
   }
 };
 
-inline bool fits_row_pieces(int dim) { return dim % 8 == 0 && dim <= kRowThreads * kRowPieces * 8; }
+constexpr bool fits_row_pieces(int dim) { return dim % 8 == 0 && dim <= kRowThreads * kRowPieces * 8; }
 /// Short rows go to 32 lanes each.
-inline bool is_short_row(int dim) { return dim <= kLanesOfRow * kRowPieces * 8; }
+constexpr bool is_short_row(int dim) { return dim <= kLanesOfRow * kRowPieces * 8; }
 
 /// Launches `of_lanes` or `of_block` over rows of `dim`.
 template <class Args>

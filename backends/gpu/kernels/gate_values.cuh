@@ -1,0 +1,26 @@
+// Feature maps of one element and log-decays, the same wherever they are computed.
+#pragma once
+
+#include "backends/gpu/kernels/any_element.cuh"
+
+namespace cairn::gpu {
+
+__device__ inline float map_element(FeatureMap map, float x) {
+  switch (map) {
+    case FeatureMap::kSilu: return silu(x);
+    case FeatureMap::kRelu: return fmaxf(x, 0.0f);
+    case FeatureMap::kEluPlusOne: return x > 0 ? x + 1 : expf(x);
+    case FeatureMap::kSigmoid: return sigmoid(x);
+    default: return x;
+  }
+}
+
+/// Gate `column` of token t.
+__device__ inline float log_decay_of(const DecayGateArgs& args, std::int64_t t, int column) {
+  const float x = load(args.in, args.dtype, t, column) + (args.bias ? args.bias[column] : 0.0f);
+  if (args.kind == DecayKind::kLogSigmoid) return -softplus(-x) / args.parameter;
+  const float rate = expf(args.a_log[column / args.rows]);
+  return args.kind == DecayKind::kSoftplus ? -rate * softplus(x) : args.parameter * sigmoid(rate * x);
+}
+
+}  // namespace cairn::gpu

@@ -1,0 +1,108 @@
+// A fused operator gives the bits of its parts: a batch that is too large for it must not change anybody's results.
+#include <doctest/doctest.h>
+
+#include "tests/backends/linear_cases.h"
+#include "tests/backends/op_case.h"
+#include "tests/support/backend_access.h"
+
+namespace cairn::test {
+namespace {
+
+constexpr std::int32_t kTokens = 5;
+
+std::vector<float> run_parts(OpRig& rig, const LinearArgs& linear, std::int32_t hidden) {
+  LinearArgs both = linear;
+  both.out = {rig.poisoned_activations(static_cast<std::size_t>(kTokens) * 2 * hidden), 2 * hidden};
+  CHECK(rig.run(rig.ops().linear, both) == "");
+  void* const out = rig.poisoned_activations(static_cast<std::size_t>(kTokens) * hidden);
+  const std::size_t up = static_cast<std::size_t>(hidden) * dtype_bits(rig.dtype()) / 8;
+  const ConstRows up_rows{static_cast<const std::byte*>(both.out.data) + up, both.out.stride};
+  const SwigluArgs swiglu{rig.dtype(), kTokens, hidden, both.out, up_rows, {out, hidden}};
+  CHECK(rig.run(rig.ops().swiglu, swiglu) == "");
+  return rig.download_activations(out, static_cast<std::size_t>(kTokens) * hidden);
+}
+
+void check_bits(OpRig& rig, std::int32_t hidden, std::int32_t in_dim) {
+  Random random(61);
+  const HostWeight host = random_weight(random, 2 * hidden, in_dim, DType::kBF16, true, 32);
+  LinearWeight weight = bind_weight(rig, host);
+  rig.pack(&weight);
+  const ConstRows x{rig.upload_activations(random.normals(static_cast<std::size_t>(kTokens) * in_dim)), in_dim};
+  const Rows out{rig.poisoned_activations(static_cast<std::size_t>(kTokens) * hidden), hidden};
+  const SwigluLinearArgs args{{rig.dtype(), rig.dtype(), Phase::kDecode, false, kTokens, &weight, x, out}};
+  if (!rig.ops().swiglu_linear.unsupported_reason(args)) {
+    CHECK(rig.run(rig.ops().swiglu_linear, args) == "");
+    CHECK(rig.download_activations(out.data, static_cast<std::size_t>(kTokens) * hidden) == run_parts(rig, args.linear, hidden));
+  }
+  rig.clear();
+}
+
+/// Rows of random numbers [kTokens, width].
+Rows random_rows(OpRig& rig, Random& random, std::int32_t width) {
+  return {rig.upload_activations(random.normals(static_cast<std::size_t>(kTokens) * width)), width};
+}
+
+std::vector<std::vector<float>> outputs_of(OpRig& rig, const DeltaInputsArgs& args, std::vector<float*> tails, std::size_t tail_count) {
+  const std::size_t heads = static_cast<std::size_t>(args.decay.head_count) * kTokens;
+  std::vector<std::vector<float>> outputs = {
+      rig.download_activations(args.conv.out.data, static_cast<std::size_t>(kTokens) * args.conv.channel_count),
+      rig.download(args.decay.out, heads), rig.download(static_cast<const float*>(args.beta.out.data), heads)};
+  for (const float* tail : tails) outputs.push_back(rig.download(tail, tail_count));
+  return outputs;
+}
+
+void check_input_bits(OpRig& rig, std::int32_t key_heads, std::int32_t value_heads, std::int32_t dim) {
+  const std::int32_t channels = (2 * key_heads + value_heads) * dim;
+  std::vector<std::vector<float>> outputs[2];
+  for (const bool is_fused : {false, true}) {
+    Random random(62);
+    const auto numbers = [&](std::int32_t count) { return rig.upload(random.normals(static_cast<std::size_t>(count), 0.5)); };
+    const Batch batch = rig.batch(std::vector<std::int32_t>(kTokens, 1));
+    std::vector<float*> tails;
+    for (std::int32_t t = 0; t < kTokens; ++t) tails.push_back(numbers(3 * channels));
+    DeltaInputsArgs args{};
+    args.conv = {rig.dtype(), GateKind::kSilu, batch, channels, 4, numbers(4 * channels), numbers(channels),
+                 random_rows(rig, random, channels), rig.upload(tails), random_rows(rig, random, channels)};
+    args.key_heads = key_heads;
+    args.key_dim = dim;
+    args.norm = FeatureMap::kL2;
+    args.decay = {rig.dtype(), DecayKind::kSoftplus, 0, kTokens, value_heads, 1, numbers(value_heads), numbers(value_heads),
+                  random_rows(rig, random, value_heads), numbers(kTokens * value_heads)};
+    args.beta = {rig.dtype(), DType::kF32, FeatureMap::kSigmoid, kTokens, 1, value_heads, 1, 2,
+                 random_rows(rig, random, value_heads), {numbers(kTokens * value_heads), value_heads}};
+    if (rig.ops().delta_inputs.unsupported_reason(args)) break;
+    if (is_fused) {
+      CHECK(rig.run(rig.ops().delta_inputs, args) == "");
+    } else {
+      const Rows& out = args.conv.out;
+      const FeatureMapArgs norm{rig.dtype(), rig.dtype(), args.norm, kTokens, 2 * key_heads, dim, 1, 1, out, out};
+      CHECK(rig.run(rig.ops().short_conv, args.conv) == "");
+      CHECK(rig.run(rig.ops().feature_map, norm) == "");
+      CHECK(rig.run(rig.ops().decay_gate, args.decay) == "");
+      CHECK(rig.run(rig.ops().feature_map, args.beta) == "");
+    }
+    outputs[is_fused] = outputs_of(rig, args, tails, static_cast<std::size_t>(3 * channels));
+  }
+  CHECK(outputs[0] == outputs[1]);
+  rig.clear();
+}
+
+TEST_CASE("a fused operator gives the bits of its parts") {
+  for (const std::string& name : tested_backends()) {
+    std::string reason;
+    const Backend* backend = find_backend(name, &reason);
+    CAPTURE(name);
+    REQUIRE(backend != nullptr);
+    OpRig rig(*backend, 0, backend->activation_dtype);
+    for (const std::int32_t in_dim : {136, 1024, 2560, 9216}) {
+      check_bits(rig, 40, in_dim);
+      check_bits(rig, 3104, in_dim);
+    }
+    check_input_bits(rig, 2, 4, 32);
+    check_input_bits(rig, 4, 8, 128);
+    check_input_bits(rig, 1, 40, 256);
+  }
+}
+
+}  // namespace
+}  // namespace cairn::test
