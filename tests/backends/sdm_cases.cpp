@@ -9,6 +9,8 @@
 namespace cairn::test {
 namespace {
 
+constexpr std::int32_t kRowsPerSlab = 16;
+
 struct SdmSpec {
   const char* name;
   std::int32_t H, n, V, W, R;
@@ -18,6 +20,7 @@ struct SdmSpec {
   DType initial_dtype = DType::kF32;
   float write_scale = 1, read_scale = 1;
   bool harsh = false;
+  bool forks = false;  ///< the tables are forked after every call: decode copies every row that it writes
   std::int64_t slots() const { return static_cast<std::int64_t>(n) * n; }
   std::int32_t writes() const { return static_cast<std::int32_t>(std::min<std::int64_t>(W, slots())); }
   std::int32_t reads() const { return static_cast<std::int32_t>(std::min<std::int64_t>(R, slots())); }
@@ -82,14 +85,18 @@ Outcome read(OpRig& rig, const SdmInputs& in, const Schedule& schedule, Phase ph
   TokenOutput write_weights("write weights", s.lengths, s.H * s.writes()),
       read_weights("read weights", s.lengths, s.H * s.reads());
   std::vector<SdmTableMemory> memory;
-  std::vector<SdmTable> tables;
   for (std::size_t b = 0; b < s.lengths.size(); ++b) {
-    memory.emplace_back(rig, s.H, s.slots(), s.V,
-                        s.H * std::min<std::int64_t>(s.slots(), static_cast<std::int64_t>(s.lengths[b]) * s.writes()),
-                        16);
-    tables.push_back(memory.back().table());
+    const std::int64_t writes = static_cast<std::int64_t>(s.lengths[b]) * s.H * s.writes();
+    memory.emplace_back(
+        rig, s.H, s.slots(), s.V,
+        s.forks ? writes + s.lengths[b] * kRowsPerSlab : std::min<std::int64_t>(s.H * s.slots(), writes), kRowsPerSlab);
   }
   for (const Call& call : schedule) {
+    std::vector<SdmTable> tables;
+    for (std::size_t b = 0; b < memory.size(); ++b) {
+      if (s.forks && &call != &schedule.front()) memory[b] = memory[b].fork(rig);
+      tables.push_back(memory[b].table());
+    }
     CallIo io(rig, call);
     SdmArgs a{};
     a.dtype = rig.dtype();
@@ -102,7 +109,7 @@ Outcome read(OpRig& rig, const SdmInputs& in, const Schedule& schedule, Phase ph
     a.log_decay = io.packed(in.decay);
     a.beta = io.packed(in.beta);
     bind_initial(rig, in, &a);
-    a.rows_per_slab = 16;
+    a.rows_per_slab = kRowsPerSlab;
     a.tables = rig.upload(io.pick(tables));
     a.out = io.out(out);
     if (!s.slot_residual) a.residual = io.out(residual);
@@ -141,6 +148,14 @@ std::vector<OpCase> sdm_cases() {
       {"W 64, R 64, N 1024", 1, 32, 64, 64, 64, {130}},
       {"gates to -1e4", 1, 8, 8, 8, 8, {150}, false, false, true, DType::kF32, 1, 1, true},
       {"nothing to read", 1, 4, 4, 4, 4, {0, 0}},
+      {"lengths around the chunk, neighbours share slots", 2, 4, 20, 8, 12, {0, 1, 63, 65, 200}},
+      {"V 13", 2, 6, 13, 5, 7, {3, 70}},
+      {"V 13, M0 in bf16, R 40", 1, 7, 13, 20, 40, {5, 66}, false, false, true, DType::kBF16},
+      {"V 18, no M0", 3, 6, 18, 9, 4, {66, 0, 2}, false, false, false},
+      {"W 128, R 100", 1, 40, 8, 128, 100, {5, 2}},
+      {"W 90, side 300", 2, 300, 4, 90, 20, {3, 1}},
+      {"W 20, side 300", 1, 300, 4, 20, 3, {3}},
+      {"forked after every call", 2, 5, 8, 6, 6, {30, 0, 9}, false, false, true, DType::kBF16, 1, 1, false, true},
   };
   std::vector<OpCase> result;
   for (const SdmSpec& spec : specs) {
