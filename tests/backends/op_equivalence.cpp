@@ -145,7 +145,7 @@ struct Trial {
   const OpCase* c;
 };
 
-/// The operator's trials of a claim: all, or for slow backends with CAIRN_TEST_ONE_IN=19 every 19th and at least one. Claims
+/// The operator's trials of a claim: all, or for slow backends with CAIRN_TEST_ONE_IN=29 every 29th and at least one. Claims
 /// begin at different ones.
 std::vector<Trial> trials(Claim claim, const NamedOp& op, const std::vector<Subject>& subjects) {
   std::vector<Trial> all, some;
