@@ -15,7 +15,7 @@ typedef struct cairn_model cairn_model;
 typedef struct cairn_limits {
   size_t struct_size;
   uint32_t max_layers;          /* [4,096] */
-  uint32_t max_tensors;         /* [65,536] */
+  uint32_t max_tensors;         /* [131,072] */
   uint32_t max_vocab;           /* [4,194,304] */
   uint32_t reserved;
   uint64_t max_tensor_bytes;    /* [2^44] */

@@ -31,7 +31,7 @@ struct SafetensorsEntry {
 inline constexpr std::uint64_t kMaxSafetensorsHeaderBytes = 100000000;
 
 struct SafetensorsLimits {
-  std::uint64_t max_tensors = 65536;
+  std::uint64_t max_tensors = 131072;
   std::uint64_t max_tensor_bytes = std::uint64_t{1} << 44;
 };
 

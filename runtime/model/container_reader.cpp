@@ -14,7 +14,7 @@ namespace {
 using ull = unsigned long long;
 
 constexpr std::size_t kVerifierDepth = 16;
-constexpr std::size_t kVerifierTables = 100000;
+constexpr std::size_t kVerifierTables = 500000;
 constexpr std::uint32_t kKnownCriticalFlags = 0;
 
 template <class T>

@@ -45,7 +45,7 @@ Status ContainerPlan::finish() {
     if (i > 0 && sections_[i - 1].name == section.name) {
       return Status::invalid_argument("two sections are named '%s'", section.name.c_str());
     }
-    section.offset_bytes = aligned(end);  // at most 2^16 sections of 2^44 bytes: no overflow
+    section.offset_bytes = aligned(end);  // at most 2^18 sections of 2^44 bytes: no overflow
     end = section.offset_bytes + section.size_bytes;
     block_count_ += checksum_block_count(section.size_bytes);
   }

@@ -10,7 +10,7 @@ namespace cairn {
 
 struct ModelLimits {
   std::uint32_t max_layers = 4096;
-  std::uint32_t max_tensors = 65536;
+  std::uint32_t max_tensors = 131072;
   std::uint32_t max_vocab = 4194304;
   std::uint64_t max_tensor_bytes = std::uint64_t{1} << 44;
   std::uint64_t max_metadata_bytes = std::uint64_t{1} << 20;  ///< names, chat template, tokenizer_config.json

@@ -117,17 +117,17 @@ TEST_CASE("a sparse terabyte costs nothing to refuse") {
   check_container_bomb("a preamble", folder / "claim", 0);
 }
 
-TEST_CASE("a header of 16 MiB of garbage, of ones or of tiny sections is bounded") {
+TEST_CASE("a header of 64 MiB of garbage, of ones or of tiny sections is bounded") {
   const TemporaryFolder folder;
   for (const std::uint8_t fill : {0, 1, 255}) {
-    const Bytes header(16 << 20, fill);
+    const Bytes header(64 << 20, fill);
     for (const ContainerKind kind : {ContainerKind::kModel, ContainerKind::kSnapshot}) {
       const Bytes file = seal_file(kind, header, {}, Bytes(1));
       put_file(folder / "garbage", std::string(file.begin(), file.end()));
       check_container_bomb("garbage", folder / "garbage", file.size());
     }
   }
-  std::vector<RawSection> sections(65536);
+  std::vector<RawSection> sections(262144);
   for (std::size_t i = 0; i < sections.size(); ++i) sections[i] = {std::to_string(1000000 + i), 6, {0}, 0, 0};
   sections.back().shape = {1};
   const Bytes file = seal_file(ContainerKind::kSnapshot, raw_snapshot_header(sections), sections, Bytes(1));

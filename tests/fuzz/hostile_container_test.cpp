@@ -195,9 +195,9 @@ TEST_CASE("a flipped bit anywhere in the payload is found, and the message tells
 }
 
 TEST_CASE("a header that claims much costs little") {
-  // 16 MiB of header in a file of 200 bytes, and sections of terabytes: refused before anything is allocated.
+  // 64 MiB of header in a file of 200 bytes, and sections of terabytes: refused before anything is allocated.
   Bytes claims = kinds()[1].good;
-  store_number(claims, 24, 4, 16 << 20);
+  store_number(claims, 24, 4, 64 << 20);
   reseal(claims);
   const AllocatorCounters before = allocator_counters();
   CHECK_FALSE(open_all(ContainerKind::kSnapshot, claims).ok());

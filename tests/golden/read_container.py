@@ -109,7 +109,7 @@ def read_preamble(data):
     require(flags >> 16 == 0, "an unknown critical flag")
     require(kind in (b"MODL", b"SNAP"), f"unknown kind {kind}")
     require(total == len(data), f"{len(data)} bytes, but the preamble says {total}")
-    require(1 <= header_length <= 1 << 24 and payload_offset == align(64 + header_length), "header and payload disagree")
+    require(1 <= header_length <= 1 << 26 and payload_offset == align(64 + header_length), "header and payload disagree")
     require(payload_offset + payload_length <= total, "the payload is past the end")
     header = data[64:64 + header_length]
     require(not any(data[64 + header_length:payload_offset]), "padding after the header")
@@ -196,6 +196,9 @@ def fingerprint(root, sections, checksums):
         require([s for s in MIXERS if layer.table(s)] == [slot], "the mixer tables of a layer")
         parts += [struct.pack("<I", mechanism), numbers(layer.table(slot), MIXERS[slot]), numbers(layer.table(6), OUTPUT),
                   numbers(layer.table(7), ROUTING), numbers(layer.table(8), MLP), struct.pack("<I", layer.scalar(9, "b"))]
+        if layer.table(10):
+            require(slot == 2, "attention beside another mixer than sse")
+            parts.append(numbers(layer.table(10), MIXERS[4]))
     groups = {entry.text(0): entry.scalar(1, "i") for entry in root.tables(13)}
     by_name = {section.name: section for section in sections}
     tensors = [s for s in sections if s.name not in TEXT_SECTIONS and not (s.name.endswith(".scales") and s.name[:-7] in groups)]
