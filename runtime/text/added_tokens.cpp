@@ -65,25 +65,35 @@ AddedTokens::Match AddedTokens::longest_at(std::string_view text, std::size_t at
   return {};
 }
 
-void AddedTokens::split(std::string_view text, const std::function<void(std::string_view)>& plain,
-                        const std::function<void(std::int32_t)>& token) const {
+Status AddedTokens::split(std::string_view text, TextBudget& budget,
+                          const std::function<Status(std::string_view)>& plain,
+                          const std::function<void(std::int32_t)>& token) const {
   std::size_t done = 0, at = 0;
   while (!tokens_.empty() && at < text.size()) {
-    Match match = lengths_[static_cast<unsigned char>(text[at])].empty() ? Match{} : longest_at(text, at);
+    if (lengths_[static_cast<unsigned char>(text[at])].empty()) {
+      ++at;
+      continue;
+    }
+    CAIRN_TRY(budget.check());
+    Match match = longest_at(text, at);
     if (!match.token) {
       ++at;
       continue;
     }
     std::size_t length = 0;
-    while (match.token->lstrip && match.begin > done && is_space(character_at(text, previous(text, match.begin), length))) {
+    while (match.token->lstrip && match.begin > done &&
+           is_space(character_at(text, previous(text, match.begin), length))) {
       match.begin = previous(text, match.begin);
     }
-    while (match.token->rstrip && match.end < text.size() && is_space(character_at(text, match.end, length))) match.end += length;
-    if (match.begin > done) plain(text.substr(done, match.begin - done));
+    while (match.token->rstrip && match.end < text.size() && is_space(character_at(text, match.end, length))) {
+      match.end += length;
+    }
+    if (match.begin > done) CAIRN_TRY(plain(text.substr(done, match.begin - done)));
     token(match.token->id);
     done = at = match.end;
   }
-  if (done < text.size()) plain(text.substr(done));
+  if (done < text.size()) CAIRN_TRY(plain(text.substr(done)));
+  return {};
 }
 
 }  // namespace cairn

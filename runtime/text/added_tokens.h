@@ -8,6 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/text/text_budget.h"
+
 namespace cairn {
 
 /// Longer ones are refused: at every place of a text each length that occurs is looked up.
@@ -25,9 +27,9 @@ class AddedTokens {
   void add(const AddedToken& token);
   bool is_empty() const { return tokens_.empty(); }
 
-  /// Calls plain(text) and token(id) for the parts of `text`, in order.
-  void split(std::string_view text, const std::function<void(std::string_view)>& plain,
-             const std::function<void(std::int32_t)>& token) const;
+  /// Calls plain(text) and token(id) for the parts of `text`, in order, until one fails.
+  Status split(std::string_view text, TextBudget& budget, const std::function<Status(std::string_view)>& plain,
+               const std::function<void(std::int32_t)>& token) const;
 
  private:
   struct Match {

@@ -61,7 +61,8 @@ void BytePairMerges::apply_long(std::vector<std::int32_t>& symbols) const {
   while (!candidates.empty()) {
     const Candidate best = candidates.top();
     candidates.pop();
-    const bool is_stale = next[best.left] != best.right || symbols[best.left] != best.left_symbol || symbols[best.right] != best.right_symbol;
+    const bool is_stale = next[best.left] != best.right || symbols[best.left] != best.left_symbol ||
+                          symbols[best.right] != best.right_symbol;
     if (is_stale) continue;
     symbols[best.left] = best.merged;
     symbols[best.right] = -1;

@@ -17,7 +17,9 @@ class BytePairMerges {
   /// The token of a single byte; -1: none (the byte is dropped).
   std::int32_t byte_token[256];
 
-  BytePairMerges() { for (std::int32_t& token : byte_token) token = -1; }
+  BytePairMerges() {
+    for (std::int32_t& token : byte_token) token = -1;
+  }
   void reserve(std::size_t count) { merges_.reserve(count); }
   /// The first rank of a pair counts.
   void add(std::int32_t left, std::int32_t right, Merge merge) { merges_.emplace(key(left, right), merge); }

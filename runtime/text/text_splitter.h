@@ -6,27 +6,36 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/support/status.h"
+#include "runtime/text/text_budget.h"
 
 namespace cairn {
+
+/// What a ByteLevel pre-tokenizer splits by on its own.
+inline constexpr const char* kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 /// A compiled pattern (PCRE2, UTF-8, Unicode properties; \s is Unicode's White_Space). Immutable, thread-safe.
 class TextSplitter {
  public:
-  /// FORMAT: the pattern does not compile.
-  static Result<std::unique_ptr<TextSplitter>> compile(const std::string& pattern, bool drops_gaps = false);
+  /// FORMAT: the pattern does not compile. LIMIT_EXCEEDED: it has more than 16 KiB.
+  /// is_known: a match of n bytes takes some multiple of n steps, whatever the text; patterns of public models are.
+  static Result<std::unique_ptr<TextSplitter>> compile(const std::string& pattern, bool drops_gaps = false,
+                                                       bool is_known = false);
   ~TextSplitter();
   TextSplitter(const TextSplitter&) = delete;
   TextSplitter& operator=(const TextSplitter&) = delete;
 
-  /// Calls `take` with every match and (unless they are dropped) with every gap between matches, in order. `text` is valid UTF-8.
-  Status split(std::string_view text, const std::function<void(std::string_view)>& take) const;
+  /// Calls `take` with every match and (unless they are dropped) with every gap between matches, in order. `text` is
+  /// valid UTF-8. LIMIT_EXCEEDED: the budget is spent, or a single match takes too many steps.
+  Status split(std::string_view text, TextBudget& budget, const std::function<void(std::string_view)>& take) const;
 
  private:
   TextSplitter() = default;
   struct Compiled;
+  class Matcher;
   std::unique_ptr<Compiled> compiled_;
   bool drops_gaps_ = false;
+  bool is_known_ = false;  ///< a pattern of public models, whose matches are known to take few steps
 };
 
 /// Canonical composition (NFC); ASCII comes back as it is. INVALID_ARGUMENT: not UTF-8.

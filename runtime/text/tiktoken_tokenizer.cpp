@@ -1,20 +1,22 @@
-// Kimi's tokenizer: tiktoken ranks ("base64 rank" lines) and its pattern (public-models.md 6.3). A piece that is a rank is one
-// token; else the adjacent pair whose bytes together have the lowest rank merges first.
+// Kimi's tokenizer: tiktoken ranks ("base64 rank" lines) and its pattern (public-models.md 6.3). A piece that is a rank
+// is one token; else the adjacent pair whose bytes together have the lowest rank merges first.
 #include <algorithm>
 #include <limits>
+#include <mutex>
 #include <queue>
 
 #include "runtime/import/json_reader.h"
 #include "runtime/text/added_tokens.h"
+#include "runtime/text/piece_cache.h"
 #include "runtime/text/text_splitter.h"
 #include "runtime/text/tokenizer.h"
 
 namespace cairn {
 namespace {
 
-constexpr std::int32_t kSpecialCount = 258;        // ids from the number of ranks on
-constexpr std::size_t kMaxCharacters = 400'000;    // a text is cut here first
-constexpr std::size_t kMaxRun = 25'000;            // and runs of blanks, or of other characters, here
+constexpr std::int32_t kSpecialCount = 258;      // ids from the number of ranks on
+constexpr std::size_t kMaxCharacters = 400'000;  // a text is cut here first
+constexpr std::size_t kMaxRun = 25'000;          // and runs of blanks, or of other characters, here
 constexpr std::int64_t kMaxRank = std::int64_t{1} << 22;
 
 // The intersections of the original, [A&&[^\p{Han}]], as the complement of Han and of the categories that A leaves out.
@@ -52,7 +54,9 @@ class TiktokenTokenizer : public Tokenizer {
 
   Status encode(std::string_view text, std::vector<std::int32_t>& ids) const override;
   std::string_view token_bytes(std::int32_t id) const override {
-    return id >= 0 && static_cast<std::size_t>(id) < tokens_.size() ? std::string_view(tokens_[static_cast<std::size_t>(id)]) : std::string_view();
+    return id >= 0 && static_cast<std::size_t>(id) < tokens_.size()
+               ? std::string_view(tokens_[static_cast<std::size_t>(id)])
+               : std::string_view();
   }
   bool is_special(std::int32_t id) const override { return id >= rank_count_ && id < id_end(); }
   std::int32_t id_end() const override { return static_cast<std::int32_t>(tokens_.size()); }
@@ -60,18 +64,30 @@ class TiktokenTokenizer : public Tokenizer {
  private:
   Status read_rank(std::string_view line, std::size_t number);
   Status read_specials(const std::string& settings);
-  Status encode_plain(std::string_view text, std::vector<std::int32_t>& ids) const;
+  struct Encoding {
+    TextBudget& budget;
+    PieceCache* cache;  ///< null: another call has it
+    std::vector<std::int32_t>& ids;
+  };
+  Status encode_plain(std::string_view text, Encoding& encoding) const;
+  void encode_known(std::string_view piece, Encoding& encoding) const;
   void encode_piece(std::string_view piece, std::vector<std::int32_t>& ids) const;
   std::int32_t rank_of(std::string_view bytes) const {
-    const auto found = ranks_.find(std::string(bytes));
+    const auto found = ranks_.find(bytes);
     return found == ranks_.end() ? std::numeric_limits<std::int32_t>::max() : found->second;
   }
 
-  std::unordered_map<std::string, std::int32_t> ranks_;
+  struct BytesHash {  // finds without making a string
+    using is_transparent = void;
+    std::size_t operator()(std::string_view bytes) const { return std::hash<std::string_view>()(bytes); }
+  };
+  std::unordered_map<std::string, std::int32_t, BytesHash, std::equal_to<>> ranks_;
   std::vector<std::string> tokens_;
   std::int32_t rank_count_ = 0;
   AddedTokens specials_;
   std::unique_ptr<TextSplitter> splitter_;
+  mutable std::mutex cache_mutex_;
+  mutable PieceCache cache_;  ///< of the call that holds the mutex; others go without
 };
 
 Status TiktokenTokenizer::read_rank(std::string_view line, std::size_t number) {
@@ -82,14 +98,17 @@ Status TiktokenTokenizer::read_rank(std::string_view line, std::size_t number) {
   }
   std::int64_t rank = 0;
   for (const char c : line.substr(blank + 1)) {
-    if (c < '0' || c > '9' || rank >= kMaxRank) return Status::format_error("tiktoken.model: line %zu: the rank is not a number below 2^22", number);
+    if (c < '0' || c > '9' || rank >= kMaxRank)
+      return Status::format_error("tiktoken.model: line %zu: the rank is not a number below 2^22", number);
     rank = rank * 10 + (c - '0');
   }
-  if (rank >= kMaxRank || blank + 1 == line.size()) return Status::format_error("tiktoken.model: line %zu: the rank is not a number below 2^22", number);
+  if (rank >= kMaxRank || blank + 1 == line.size())
+    return Status::format_error("tiktoken.model: line %zu: the rank is not a number below 2^22", number);
   const auto index = static_cast<std::size_t>(rank);
   if (index >= tokens_.size()) tokens_.resize(index + 1);
   if (!tokens_[index].empty() || !ranks_.emplace(bytes, static_cast<std::int32_t>(rank)).second) {
-    return Status::format_error("tiktoken.model: line %zu: rank %lld or its bytes stand twice", number, static_cast<long long>(rank));
+    return Status::format_error("tiktoken.model: line %zu: rank %lld or its bytes stand twice", number,
+                                static_cast<long long>(rank));
   }
   tokens_[index] = std::move(bytes);
   return {};
@@ -97,21 +116,25 @@ Status TiktokenTokenizer::read_rank(std::string_view line, std::size_t number) {
 
 Status TiktokenTokenizer::read_specials(const std::string& settings) {
   rank_count_ = static_cast<std::int32_t>(tokens_.size());
-  for (std::int32_t i = 0; i < kSpecialCount; ++i) tokens_.push_back("<|reserved_token_" + std::to_string(rank_count_ + i) + "|>");
+  for (std::int32_t i = 0; i < kSpecialCount; ++i)
+    tokens_.push_back("<|reserved_token_" + std::to_string(rank_count_ + i) + "|>");
   if (!settings.empty()) {
     CAIRN_TRY_ASSIGN(const nlohmann::json extra, parse_json(settings, "tokenizer_config.json"));
     const auto names = extra.is_object() ? extra.find("added_tokens_decoder") : extra.end();
     if (names != extra.end() && names->is_object()) {
       for (const auto& [name, entry] : names->items()) {
-        const bool is_number = !name.empty() && name.size() <= 7 && name.find_first_not_of("0123456789") == std::string::npos;
+        const bool is_number =
+            !name.empty() && name.size() <= 7 && name.find_first_not_of("0123456789") == std::string::npos;
         const std::int64_t id = is_number ? std::stoll(name) : -1;
-        if (id < rank_count_ || id >= id_end() || !entry.is_object() || !entry.contains("content") || !entry["content"].is_string()) {
-          return Status::format_error("tokenizer_config.json: added token '%.16s' is not a special token of this vocabulary", name.c_str());
+        if (id < rank_count_ || id >= id_end() || !entry.is_object() || !entry.contains("content") ||
+            !entry["content"].is_string()) {
+          return Status::format_error(
+              "tokenizer_config.json: added token '%.16s' is not a special token of this vocabulary", name.c_str());
         }
         const auto& content = entry["content"].get_ref<const std::string&>();
         if (content.size() > kMaxAddedTokenBytes) {
-          return Status::limit_exceeded("tokenizer_config.json: added token %s has %zu bytes, more than %zu", name.c_str(),
-                                        content.size(), kMaxAddedTokenBytes);
+          return Status::limit_exceeded("tokenizer_config.json: added token %s has %zu bytes, more than %zu",
+                                        name.c_str(), content.size(), kMaxAddedTokenBytes);
         }
         tokens_[static_cast<std::size_t>(id)] = content;
       }
@@ -139,7 +162,7 @@ Status TiktokenTokenizer::build(const TokenizerConfig& config) {
   }
   if (tokens_.empty()) return Status::format_error("tiktoken.model: no ranks");
   CAIRN_TRY(read_specials(config.extra));
-  CAIRN_TRY_ASSIGN(splitter_, TextSplitter::compile(kPattern));
+  CAIRN_TRY_ASSIGN(splitter_, TextSplitter::compile(kPattern, false, true));
   return {};
 }
 
@@ -155,7 +178,9 @@ void TiktokenTokenizer::encode_piece(std::string_view piece, std::vector<std::in
   struct Candidate {
     std::int32_t rank;
     std::size_t begin, middle, end;
-    bool operator>(const Candidate& other) const { return rank != other.rank ? rank > other.rank : begin > other.begin; }
+    bool operator>(const Candidate& other) const {
+      return rank != other.rank ? rank > other.rank : begin > other.begin;
+    }
   };
   const std::size_t size = piece.size();
   std::vector<Part> parts(size);
@@ -164,7 +189,8 @@ void TiktokenTokenizer::encode_piece(std::string_view piece, std::vector<std::in
     const std::size_t middle = parts[begin].end;
     if (middle >= size) return;
     const std::size_t end = parts[middle].end;
-    if (const std::int32_t rank = rank_of(piece.substr(begin, end - begin)); rank != kNone) candidates.push({rank, begin, middle, end});
+    if (const std::int32_t rank = rank_of(piece.substr(begin, end - begin)); rank != kNone)
+      candidates.push({rank, begin, middle, end});
   };
   for (std::size_t i = 0; i < size; ++i) parts[i] = {i + 1, i - 1};
   for (std::size_t i = 0; i + 1 < size; ++i) consider(i);
@@ -184,13 +210,27 @@ void TiktokenTokenizer::encode_piece(std::string_view piece, std::vector<std::in
   }
 }
 
+/// The ids of a piece that came before, or new ones.
+void TiktokenTokenizer::encode_known(std::string_view piece, Encoding& encoding) const {
+  std::vector<std::int32_t>& ids = encoding.ids;
+  if (const auto known = encoding.cache ? encoding.cache->find(piece) : std::span<const std::int32_t>();
+      !known.empty()) {
+    ids.insert(ids.end(), known.begin(), known.end());
+    return;
+  }
+  const std::size_t first = ids.size();
+  encode_piece(piece, ids);
+  if (encoding.cache) encoding.cache->put(piece, std::span(ids).subspan(first));
+}
+
 /// Cuts first at 400,000 characters and at runs of 25,000 (non-)blank ones, as the original does.
-Status TiktokenTokenizer::encode_plain(std::string_view text, std::vector<std::int32_t>& ids) const {
+Status TiktokenTokenizer::encode_plain(std::string_view text, Encoding& encoding) const {
   std::size_t begin = 0, characters = 0, run = 0;
   bool was_blank = false;
   const auto flush = [&](std::size_t end) -> Status {
     if (end == begin) return {};
-    CAIRN_TRY(splitter_->split(text.substr(begin, end - begin), [&](std::string_view piece) { encode_piece(piece, ids); }));
+    const auto take = [&](std::string_view piece) { encode_known(piece, encoding); };
+    CAIRN_TRY(splitter_->split(text.substr(begin, end - begin), encoding.budget, take));
     begin = end;
     return {};
   };
@@ -216,10 +256,12 @@ Status TiktokenTokenizer::encode(std::string_view text, std::vector<std::int32_t
   if (const std::size_t bad = first_invalid_utf8(text); bad != std::string_view::npos) {
     return Status::invalid_argument("text is not UTF-8 at byte %zu", bad);
   }
-  Status status;
-  specials_.split(text, [&](std::string_view part) { if (status.ok()) status = encode_plain(part, ids); },
-                  [&](std::int32_t id) { ids.push_back(id); });
-  return status;
+  const std::unique_lock lock(cache_mutex_, std::try_to_lock);
+  TextBudget budget(text.size());
+  Encoding encoding{budget, lock.owns_lock() ? &cache_ : nullptr, ids};
+  return specials_.split(
+      text, budget, [&](std::string_view part) { return encode_plain(part, encoding); },
+      [&](std::int32_t id) { ids.push_back(id); });
 }
 
 }  // namespace

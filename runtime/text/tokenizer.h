@@ -35,8 +35,8 @@ class Tokenizer {
   std::string decode(std::span<const std::int32_t> ids, bool skip_special) const;
 };
 
-/// The tokenizer that a model's description asks for. UNSUPPORTED: kNone, or a pre-tokenizer, normalizer or model that is
-/// not known here, by name; FORMAT, LIMIT_EXCEEDED: bad data. What it was made from is not kept.
+/// The tokenizer that a model's description asks for. UNSUPPORTED: kNone, or a pre-tokenizer, normalizer or model that
+/// is not known here, by name; FORMAT, LIMIT_EXCEEDED: bad data. What it was made from is not kept.
 Result<std::unique_ptr<Tokenizer>> make_tokenizer(const TokenizerConfig& config);
 
 /// kBytes: ids 0-255 are the bytes (byte_tokenizer.cpp).

@@ -16,9 +16,12 @@ void Utf8Stream::begin(unsigned char byte, std::string& text) {
     text += static_cast<char>(byte);
     return;
   }
-  if (byte >= 0xc2 && byte <= 0xdf) wanted_ = 2;
-  else if (byte >= 0xe0 && byte <= 0xef) wanted_ = 3;
-  else if (byte >= 0xf0 && byte <= 0xf4) wanted_ = 4;
+  if (byte >= 0xc2 && byte <= 0xdf)
+    wanted_ = 2;
+  else if (byte >= 0xe0 && byte <= 0xef)
+    wanted_ = 3;
+  else if (byte >= 0xf0 && byte <= 0xf4)
+    wanted_ = 4;
   else {
     text += kReplacement;
     return;

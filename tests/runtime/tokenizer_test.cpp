@@ -2,6 +2,7 @@
 #include <utf8proc.h>
 
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -94,6 +95,24 @@ TokenizerConfig tiktoken_config() {
   config.data += "YWI= 256\nYWJj 257\n";  // ab, abc
   config.extra = R"({"added_tokens_decoder": {"258": {"content": "[BOS]", "special": true}, "259": {"content": "[EOS]", "special": true}}})";
   return config;
+}
+
+double cpu_seconds() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+/// What the budget allows for a text, and the longest single match.
+double allowed_seconds(std::size_t text_bytes) { return 2 + 1e-6 * static_cast<double>(text_bytes) + 20; }
+
+std::string marks(std::initializer_list<int> characters) {
+  std::string text;
+  for (const int c : characters) {
+    utf8proc_uint8_t bytes[4];
+    text.append(reinterpret_cast<char*>(bytes), static_cast<std::size_t>(utf8proc_encode_char(c, bytes)));
+  }
+  return text;
 }
 
 }  // namespace
@@ -225,6 +244,114 @@ TEST_CASE("a hostile tokenizer.json is refused, and nothing is thrown") {
                                   std::string("{\"model\": {\"vocab\": {\"\xff\": 1}}}")}) {
     config.data = text;
     CHECK(make_tokenizer(config).status().code() == CAIRN_STATUS_FORMAT);
+  }
+}
+
+TEST_CASE("a hostile pattern ends with a refusal, in bounded time") {
+  struct Hostile {
+    const char* pattern;
+    std::size_t size;
+  };
+  for (const Hostile& hostile : {Hostile{"(?:a+)+(?:b|c)", 40}, {"[^\\n]*(?:b|c)", 500000}, {"(?:(?=[^\\n]*)a)*(?:b|c)", 200000}}) {
+    CAPTURE(std::string(hostile.pattern));
+    Json root = small_tokenizer();
+    root["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = hostile.pattern;
+    TokenizerConfig config;
+    config.kind = TokenizerKind::kBpe;
+    config.data = root.dump();
+    const auto tokenizer = make(config);
+    const std::string text(hostile.size, 'a');
+    std::vector<std::int32_t> ids;
+    const double start = cpu_seconds();
+
+    const Status status = tokenizer->encode(text, ids);
+
+    CHECK(status.code() == CAIRN_STATUS_LIMIT_EXCEEDED);
+    CHECK(cpu_seconds() - start < allowed_seconds(text.size()));
+  }
+}
+
+TEST_CASE("added tokens of every length on a text that begins all of them end in bounded time") {
+  Json root = small_tokenizer();
+  for (int length = 1; length <= 512; ++length) {
+    root["added_tokens"].push_back({{"id", 300 + length}, {"content", std::string(static_cast<std::size_t>(length), 'a') + "!"}});
+  }
+  root["added_tokens"].erase(512);  // 513 bytes are too many
+  TokenizerConfig config;
+  config.kind = TokenizerKind::kBpe;
+  config.data = root.dump();
+  const auto tokenizer = make(config);
+  const std::string text(500000, 'a');
+  std::vector<std::int32_t> ids;
+  const double start = cpu_seconds();
+
+  const Status status = tokenizer->encode(text, ids);
+
+  CHECK((status.ok() || status.code() == CAIRN_STATUS_LIMIT_EXCEEDED));
+  CHECK(cpu_seconds() - start < allowed_seconds(text.size()));
+}
+
+TEST_CASE("an unknown pattern gives the same pieces as the known one that it means") {
+  TokenizerConfig config = config_of("qwen35");
+  const auto known = make(config);
+  Json root = Json::parse(config.data);
+  Json& pattern = root["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"];
+  pattern = "(?:" + pattern.get<std::string>() + ")";
+  config.data = root.dump();
+  const auto unknown = make(config);
+  std::mt19937 random(13);
+  for (int i = 0; i < 150; ++i) {
+    std::string text;  // runs that pass the windows in which matches are tried
+    for (int j = 0; j < 3; ++j) text += std::string(random() % 9000, " a\n1-"[random() % 5]) + random_text(random);
+    CHECK(encoded(*known, text) == encoded(*unknown, text));
+  }
+}
+
+TEST_CASE("composition is utf8proc's own, and a run of marks takes no n * n steps") {
+  std::mt19937 random(14);
+  for (int i = 0; i < 3000; ++i) {
+    std::string text = random_text(random);
+    for (int j = 0; j < 6; ++j) text += marks({static_cast<int>(0x300 + random() % 0x70), static_cast<int>(0x591 + random() % 30)});
+    utf8proc_uint8_t* expected = utf8proc_NFC(reinterpret_cast<const utf8proc_uint8_t*>(text.c_str()));
+    if (text.find('\0') == std::string::npos) CHECK(to_nfc(text).value() == reinterpret_cast<char*>(expected));
+    std::free(expected);
+  }
+  std::string run = "a";
+  for (int i = 0; i < 200000; ++i) run += marks({0x301});
+  for (int i = 0; i < 200000; ++i) run += marks({0x323});  // sorts before all of them
+  const double start = cpu_seconds();
+
+  const std::string composed = to_nfc(run).value();
+
+  CHECK(cpu_seconds() - start < 5);
+  CHECK(composed.starts_with(marks({0x1ea1, 0x323})));
+}
+
+TEST_CASE("a million names in a tokenizer file are read, or refused, in bounded time") {
+  std::string vocabulary = "{", ranks;
+  constexpr const char* kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  for (int i = 0; i < 1000000; ++i) {
+    vocabulary += (i ? ",\"" : "\"") + std::to_string(1000000 + i) + "\":" + std::to_string(i);
+    ranks += std::string{kDigits[i >> 18], kDigits[i >> 12 & 63], kDigits[i >> 6 & 63], kDigits[i & 63]} + " " + std::to_string(i) + "\n";
+  }
+  Json root = small_tokenizer();
+  root["model"]["vocab"] = "HERE";
+  root["model"]["merges"] = Json::array();
+  TokenizerConfig bpe, tiktoken;
+  bpe.kind = TokenizerKind::kBpe;
+  bpe.data = root.dump();
+  bpe.data.replace(bpe.data.find("\"HERE\""), 6, vocabulary + "}");
+  tiktoken.kind = TokenizerKind::kTiktoken;
+  tiktoken.data = ranks;
+  for (const TokenizerConfig& config : {bpe, tiktoken}) {
+    const double start = cpu_seconds();
+
+    const Result<std::unique_ptr<Tokenizer>> result = make_tokenizer(config);
+
+    MESSAGE(config.data.size(), " bytes: ", cpu_seconds() - start, " s");
+    CHECK(cpu_seconds() - start < 30);
+    REQUIRE_MESSAGE(result.ok(), result.status().message());
+    CHECK(result.value()->id_end() >= 1000000);
   }
 }
 
