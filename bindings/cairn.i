@@ -37,6 +37,8 @@
 %rename("%s") Raw::modelFreshStateBytes;
 %rename("%s") Raw::modelTokenCount;
 %rename("%s") Raw::modelTokenize;
+%rename("%s") Raw::modelChatTemplateBytes;
+%rename("%s") Raw::modelChatTemplate;
 %rename("%s") Raw::modelIsStop;
 %rename("%s") Raw::modelRelease;
 %rename("%s") Raw::stateCreate;

@@ -148,6 +148,15 @@ struct Raw {
     cairn_raw::check(cairn_model_tokenize(cairn_raw::handle<cairn_model>(model), static_cast<const char*>(data),
                                           size_bytes, out_tokens, &room));
   }
+  static int64_t modelChatTemplateBytes(int64_t model) {
+    size_t size_bytes = 0;
+    cairn_raw::check_size(cairn_model_get_chat_template(cairn_raw::handle<cairn_model>(model), nullptr, &size_bytes));
+    return static_cast<int64_t>(size_bytes);
+  }
+  static void modelChatTemplate(int64_t model, void* room, size_t room_bytes) {
+    cairn_raw::check(cairn_model_get_chat_template(cairn_raw::handle<cairn_model>(model), static_cast<char*>(room),
+                                                   &room_bytes));
+  }
   static bool modelIsStop(int64_t model, int token) {
     int32_t stop = 0;
     cairn_raw::check(cairn_model_is_stop_token(cairn_raw::handle<cairn_model>(model), token, &stop));

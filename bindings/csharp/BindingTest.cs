@@ -109,7 +109,9 @@ static class BindingTest {
     device.Dispose();
     var stream = new Cairn.Stream(model);
     int[] tokens = model.Tokenize(Note);
+    Check(model.ChatTemplate == "", "a model without a chat template has an empty one");
     model.Dispose();
+    Fails(Status.InvalidHandle, () => { string text = model.ChatTemplate; }, "the template of a disposed model");
     stream.Prefill(new[] {state}, new[] {tokens});
     Check(state.Position == tokens.Length, "children work on when their parents are disposed");
     Fails(Status.InvalidHandle, () => { int size = model.VocabSize; }, "a disposed model");

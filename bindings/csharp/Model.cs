@@ -35,6 +35,15 @@ public sealed class Model : CairnObject {
     }
   }
 
+  /// <summary>Jinja text as the model's makers wrote it, never run by the library; empty when there is none.</summary>
+  public unsafe string ChatTemplate {
+    get {
+      var room = new byte[Raw.modelChatTemplateBytes(Handle)];
+      fixed (byte* data = room) { Raw.modelChatTemplate(Handle, (IntPtr)data, (ulong)room.Length); }
+      return Encoding.UTF8.GetString(room);
+    }
+  }
+
   public bool IsStop(int token) { return Raw.modelIsStop(Handle, token); }
 }
 

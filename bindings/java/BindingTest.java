@@ -131,7 +131,9 @@ public final class BindingTest {
     device.close();
     Stream stream = new Stream(model);
     int[] tokens = model.tokenize(NOTE);
+    check(model.chatTemplate().isEmpty(), "a model without a chat template has an empty one");
     model.close();
+    fails(Status.INVALID_HANDLE, model::chatTemplate, "the template of a closed model");
     stream.prefill(List.of(state), List.of(tokens), null, 0, null);
     check(state.position() == tokens.length, "children work on when their parents are closed");
     fails(Status.INVALID_HANDLE, model::vocabSize, "a closed model");

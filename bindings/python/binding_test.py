@@ -1,7 +1,10 @@
 """The main job through the Python binding, and everything that a careless host may do. Usage: binding_test.py MODEL"""
 import array
 import gc
+import json
+import math
 import os
+import struct
 import sys
 import tempfile
 import unittest
@@ -11,6 +14,29 @@ from cairn import CairnError, Device, Model, Sampler, Sparse, State, Status, Str
 MODEL = sys.argv.pop(1)
 NOTE = "Note: The code of Marlen Tovik is 4821.\nNote: The iron gate has the colour teal."
 QUESTION = "\nQ: What is the code of Marlen Tovik?\nA: "
+
+
+def write_small_model(folder, chat_template):
+    """A model of one layer and four columns, all zeros."""
+    layer, shapes = "model.layers.0.", {"model.embeddings.weight": [8, 4], "model.norm.weight": [4]}
+    shapes.update({layer + f"{name}.weight": [4] for name in ("attn_norm", "mlp_norm", "attn.o_norm")})
+    shapes.update({layer + f"mlp.{name}_proj.weight": [4, 4] for name in ("gate", "up", "down")})
+    shapes.update({layer + f"attn.{name}_proj.weight": [4, 4] for name in "qkvo"})
+    shapes.update({layer + f"attn.{name}_proj.weight": [1, 4] for name in "ab"})
+    shapes.update({layer + f"attn.{name}": [1] for name in ("A_log", "dt_bias")})
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    config = {"model_type": "gated_deltanet", "hidden_size": 4, "num_hidden_layers": 1, "vocab_size": 8, "num_heads": 1,
+              "head_dim": 4, "expand_v": 1, "use_short_conv": False, "use_gate": False, "intermediate_size": 4,
+              "tie_word_embeddings": True}
+    files = {"config.json": json.dumps(config).encode(), "chat_template.jinja": chat_template.encode(),
+             "model.safetensors": struct.pack("<Q", len(text)) + text + bytes(end)}
+    for name, data in files.items():
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(data)
 
 
 class BindingTest(unittest.TestCase):
@@ -82,6 +108,13 @@ class BindingTest(unittest.TestCase):
             batch = bytes(self.stream.logits(1))
             self.stream.decode([alone], tokens[1:])
             self.assertEqual(bytes(self.stream.logits(0)), batch)
+
+    def test_chat_template(self):
+        self.assertEqual(self.model.chat_template, "")
+        with tempfile.TemporaryDirectory() as folder:
+            write_small_model(folder, "{{ messages[0].content }} \U0001f3d4")
+            with Model(self.device, folder) as model:
+                self.assertEqual(model.chat_template, "{{ messages[0].content }} \U0001f3d4")
 
     def test_errors_have_code_and_message(self):
         with self.assertRaises(CairnError) as caught:

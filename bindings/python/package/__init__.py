@@ -125,6 +125,13 @@ class Model(_Handle):
         _call(_Raw.modelTokenize, self._handle, data, tokens)
         return tokens
 
+    @property
+    def chat_template(self):
+        """Jinja text as the model's makers wrote it, never run by the library; empty when there is none."""
+        room = bytearray(_call(_Raw.modelChatTemplateBytes, self._handle))
+        _call(_Raw.modelChatTemplate, self._handle, room)
+        return room.decode()
+
     def is_stop(self, token):
         return _call(_Raw.modelIsStop, self._handle, token)
 

@@ -45,6 +45,13 @@ public final class Model extends Handle {
     return tokens;
   }
 
+  /** Jinja text as the model's makers wrote it, never run by the library; empty when there is none. */
+  public String chatTemplate() {
+    ByteBuffer room = ByteBuffer.allocateDirect(Math.toIntExact(Raw.modelChatTemplateBytes(handle())));
+    Raw.modelChatTemplate(handle(), room);
+    return StandardCharsets.UTF_8.decode(room).toString();
+  }
+
   public boolean isStop(int token) {
     return Raw.modelIsStop(handle(), token);
   }
