@@ -1,4 +1,5 @@
-// Statements: if, for, set, macro; text between them with Jinja's trim_blocks and lstrip_blocks, as chat templates expect.
+// Statements: if, for, set, macro; text between them with Jinja's trim_blocks and lstrip_blocks, as chat templates
+// expect.
 #include "chat_template.h"
 
 #include <ctime>
@@ -22,8 +23,8 @@ enum class Kind { kText, kOutput, kSet, kIf, kFor, kMacro };
 
 struct Node {
   Kind kind = Kind::kText;
-  std::string text;     ///< text, expression or condition
-  std::string target;   ///< set, for: names; macro: name
+  std::string text;    ///< text, expression or condition
+  std::string target;  ///< set, for: names; macro: name
   std::vector<Node> body, otherwise;
   std::vector<std::pair<std::string, std::string>> parameters;  ///< macro: name, default expression
 };
@@ -44,8 +45,10 @@ std::size_t end_of_tag(const std::string& source, std::size_t at, const std::str
   for (; at < source.size(); ++at) {
     const char c = source[at];
     if (quote != 0) {
-      if (c == '\\') ++at;
-      else if (c == quote) quote = 0;
+      if (c == '\\')
+        ++at;
+      else if (c == quote)
+        quote = 0;
     } else if (mark != "#}" && (c == '\'' || c == '"')) {
       quote = c;
     } else if (source.compare(at, 2, mark) == 0) {
@@ -60,8 +63,10 @@ std::vector<Tag> cut(const std::string& source) {
   std::string text;
   bool trims_next = false, drops_newline = false;
   const auto flush = [&](bool trims_end, bool is_block) {
-    if (trims_next) text.erase(0, std::min(text.find_first_not_of(" \t\r\n"), text.size()));
-    else if (drops_newline && !text.empty() && text[0] == '\n') text.erase(0, 1);
+    if (trims_next)
+      text.erase(0, std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+    else if (drops_newline && !text.empty() && text[0] == '\n')
+      text.erase(0, 1);
     if (trims_end) {
       text.erase(text.find_last_not_of(" \t\r\n") + 1);
     } else if (is_block) {
@@ -94,7 +99,8 @@ std::vector<Tag> cut(const std::string& source) {
 }
 
 bool begins_with_word(const std::string& text, const std::string& word) {
-  return text.starts_with(word) && (text.size() == word.size() || text[word.size()] == ' ' || text[word.size()] == '\n');
+  return text.starts_with(word) &&
+         (text.size() == word.size() || text[word.size()] == ' ' || text[word.size()] == '\n');
 }
 
 class TreeBuilder {
@@ -135,8 +141,10 @@ class TreeBuilder {
     Node node{Kind::kIf, condition, "", {}, {}, {}};
     std::string end;
     node.body = until({"elif", "else", "endif"}, end);
-    if (begins_with_word(end, "elif")) node.otherwise.push_back(conditional(trimmed(end.substr(4))));
-    else if (begins_with_word(end, "else")) node.otherwise = until({"endif"}, end);
+    if (begins_with_word(end, "elif"))
+      node.otherwise.push_back(conditional(trimmed(end.substr(4))));
+    else if (begins_with_word(end, "else"))
+      node.otherwise = until({"endif"}, end);
     return node;
   }
   Node loop(const std::string& text) {
@@ -150,14 +158,16 @@ class TreeBuilder {
   }
   Node macro(const std::string& text) {
     const std::size_t open = text.find('('), close = text.rfind(')');
-    if (open == std::string::npos || close == std::string::npos || close < open) refuse("'macro " + text.substr(0, 60) + "'");
+    if (open == std::string::npos || close == std::string::npos || close < open)
+      refuse("'macro " + text.substr(0, 60) + "'");
     Node node{Kind::kMacro, "", trimmed(text.substr(0, open)), {}, {}, {}};
     std::string rest = text.substr(open + 1, close - open - 1);
     while (!trimmed(rest).empty()) {
       const std::size_t comma = std::min(rest.find(','), rest.size());
       const std::string one = rest.substr(0, comma);
       const std::size_t equals = one.find('=');
-      node.parameters.emplace_back(trimmed(one.substr(0, equals)), equals == std::string::npos ? "none" : trimmed(one.substr(equals + 1)));
+      node.parameters.emplace_back(trimmed(one.substr(0, equals)),
+                                   equals == std::string::npos ? "none" : trimmed(one.substr(equals + 1)));
       rest.erase(0, comma + 1);
     }
     std::string end;
@@ -168,7 +178,8 @@ class TreeBuilder {
     if (begins_with_word(text, "if")) return conditional(trimmed(text.substr(2)));
     if (begins_with_word(text, "for")) return loop(trimmed(text.substr(3)));
     if (begins_with_word(text, "macro")) return macro(trimmed(text.substr(5)));
-    if (begins_with_word(text, "generation") || begins_with_word(text, "endgeneration")) return {};  // marks for training
+    if (begins_with_word(text, "generation") || begins_with_word(text, "endgeneration"))
+      return {};  // marks for training
     const std::size_t equals = text.find('=');
     if (!begins_with_word(text, "set") || equals == std::string::npos) refuse("'" + text.substr(0, 60) + "'");
     return {Kind::kSet, trimmed(text.substr(equals + 1)), trimmed(text.substr(3, equals - 3)), {}, {}, {}};
@@ -215,7 +226,9 @@ class Renderer {
     for (std::size_t i = 0; i < macro.parameters.size(); ++i) {
       const auto& [name, otherwise] = macro.parameters[i];
       const auto given = named.find(name);
-      set(name, i < arguments.size() ? arguments[i] : given != named.end() ? given->second : jinja::evaluate(otherwise, environment_));
+      set(name, i < arguments.size()   ? arguments[i]
+                : given != named.end() ? given->second
+                                       : jinja::evaluate(otherwise, environment_));
     }
     std::string out;
     render(macro.body, out);
@@ -235,14 +248,17 @@ class Renderer {
 
   void repeat(const Node& node, std::string& out) {
     std::string source = node.text, filter;
-    if (const std::size_t at = source.find(" if "); at != std::string::npos && source.find(" else ") == std::string::npos) {
+    if (const std::size_t at = source.find(" if ");
+        at != std::string::npos && source.find(" else ") == std::string::npos) {
       filter = source.substr(at + 4);
       source.erase(at);
     }
     const Value given = jinja::evaluate(source, environment_);
     Value items = Value::array();
-    if (given.is_object()) for (const auto& [key, item] : given.items()) items.push_back(key);
-    else if (given.is_array()) items = given;
+    if (given.is_object())
+      for (const auto& [key, item] : given.items()) items.push_back(key);
+    else if (given.is_array())
+      items = given;
     const std::size_t comma = node.target.find(',');
     const auto bind = [&](const Value& item) {
       if (comma == std::string::npos) return set(node.target, item);
@@ -260,8 +276,13 @@ class Renderer {
       items = std::move(kept);
     }
     for (std::size_t i = 0; i < items.size(); ++i) {
-      set("loop", {{"index", i + 1}, {"index0", i}, {"first", i == 0}, {"last", i + 1 == items.size()}, {"length", items.size()},
-                   {"previtem", i > 0 ? items[i - 1] : Value()}, {"nextitem", i + 1 < items.size() ? items[i + 1] : Value()}});
+      set("loop", {{"index", i + 1},
+                   {"index0", i},
+                   {"first", i == 0},
+                   {"last", i + 1 == items.size()},
+                   {"length", items.size()},
+                   {"previtem", i > 0 ? items[i - 1] : Value()},
+                   {"nextitem", i + 1 < items.size() ? items[i + 1] : Value()}});
       bind(items[i]);
       render(node.body, out);
     }
@@ -276,7 +297,9 @@ class Renderer {
         case Kind::kText: out += node.text; break;
         case Kind::kOutput: out += jinja::printed(jinja::evaluate(node.text, environment_)); break;
         case Kind::kSet: assign(node); break;
-        case Kind::kIf: render(jinja::is_true(jinja::evaluate(node.text, environment_)) ? node.body : node.otherwise, out); break;
+        case Kind::kIf:
+          render(jinja::is_true(jinja::evaluate(node.text, environment_)) ? node.body : node.otherwise, out);
+          break;
         case Kind::kFor: repeat(node, out); break;
         case Kind::kMacro: macros_[node.target] = &node; break;
       }

@@ -1,56 +1,13 @@
 // Expressions: evaluated while they are read, by recursive descent.
-#include <algorithm>
 #include <cctype>
 
 #include "cli_session.h"
-#include "jinja_value.h"
+#include "jinja_functions.h"
 
 namespace cairn_cli::jinja {
 namespace {
 
 constexpr int kMaxDepth = 64;
-
-[[noreturn]] void refuse(const std::string& what) { throw Failure("chat template: " + what + " is not supported"); }
-
-std::string stripped(const std::string& text, const std::string& characters, bool left, bool right) {
-  const char* set = characters.empty() ? " \t\n\r\f\v" : characters.c_str();
-  const std::size_t begin = left ? text.find_first_not_of(set) : 0;
-  if (begin == std::string::npos) return {};
-  const std::size_t end = right ? text.find_last_not_of(set) : text.size() - 1;
-  return text.substr(begin, end - begin + 1);
-}
-
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  for (std::size_t at = 0; !from.empty() && (at = text.find(from, at)) != std::string::npos; at += to.size()) text.replace(at, from.size(), to);
-  return text;
-}
-
-Value split(const std::string& text, const std::string& separator) {
-  Value parts = Value::array();
-  if (separator.empty()) {
-    for (std::size_t at = 0; (at = text.find_first_not_of(" \t\n\r", at)) != std::string::npos;) {
-      const std::size_t end = std::min(text.find_first_of(" \t\n\r", at), text.size());
-      parts.push_back(text.substr(at, end - at));
-      at = end;
-    }
-    return parts;
-  }
-  std::size_t at = 0;
-  for (std::size_t end; (end = text.find(separator, at)) != std::string::npos; at = end + separator.size()) parts.push_back(text.substr(at, end - at));
-  parts.push_back(text.substr(at));
-  return parts;
-}
-
-/// JSON as Python's json.dumps writes it: a blank behind each comma and colon.
-std::string to_json(const Value& value) {
-  if (!value.is_structured()) return value.dump(-1, ' ', false, Value::error_handler_t::replace);
-  std::string text;
-  for (const auto& [key, item] : value.items()) {
-    text += text.empty() ? "" : ", ";
-    text += value.is_object() ? Value(key).dump(-1, ' ', false, Value::error_handler_t::replace) + ": " + to_json(item) : to_json(item);
-  }
-  return value.is_object() ? "{" + text + "}" : "[" + text + "]";
-}
 
 class Parser {
  public:
@@ -64,12 +21,6 @@ class Parser {
   }
 
  private:
-  struct Arguments {
-    std::vector<Value> plain;
-    std::map<std::string, Value> named;
-    Value at(std::size_t i) const { return i < plain.size() ? plain[i] : Value(); }
-  };
-
   void skip_blanks() {
     while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) ++at_;
   }
@@ -80,7 +31,8 @@ class Parser {
     return true;
   }
   void expect(std::string_view symbol) {
-    if (!accept(symbol)) refuse("'" + std::string(text_.substr(at_, 40)) + "' (expected '" + std::string(symbol) + "')");
+    if (!accept(symbol))
+      refuse("'" + std::string(text_.substr(at_, 40)) + "' (expected '" + std::string(symbol) + "')");
   }
   bool accept_word(std::string_view word) {
     skip_blanks();
@@ -146,23 +98,27 @@ class Parser {
     return comparison();
   }
 
-  static bool contains(const Value& container, const Value& item) {
-    if (container.is_string() && item.is_string()) return container.get<std::string>().find(item.get<std::string>()) != std::string::npos;
-    if (container.is_object() && item.is_string()) return container.contains(item.get<std::string>());
-    return container.is_array() && std::find(container.begin(), container.end(), item) != container.end();
-  }
   Value comparison() {
     Value left = sum();
     for (;;) {
-      if (accept("==")) left = left == sum();
-      else if (accept("!=")) left = left != sum();
-      else if (accept("<=")) left = left <= sum();
-      else if (accept(">=")) left = left >= sum();
-      else if (accept("<")) left = left < sum();
-      else if (accept(">")) left = left > sum();
-      else if (accept_word("in")) left = contains(sum(), left);
-      else if (accept_word("is")) left = test(left);
-      else {
+      if (accept("=="))
+        left = left == sum();
+      else if (accept("!="))
+        left = left != sum();
+      else if (accept("<="))
+        left = left <= sum();
+      else if (accept(">="))
+        left = left >= sum();
+      else if (accept("<"))
+        left = left < sum();
+      else if (accept(">"))
+        left = left > sum();
+      else if (accept_word("in"))
+        left = contains(sum(), left);
+      else if (accept_word("is")) {
+        const bool is_negated = accept_word("not");
+        left = passes_test(left, name(), was_defined_) != is_negated;
+      } else {
         const std::size_t begin = at_;
         if (!accept_word("not") || !accept_word("in")) {
           at_ = begin;
@@ -172,24 +128,6 @@ class Parser {
       }
     }
   }
-  Value test(const Value& value) {
-    const bool is_negated = accept_word("not");
-    const std::string what = name();
-    bool result = false;
-    if (what == "defined") result = !value.is_null() || was_defined_;
-    else if (what == "undefined") result = value.is_null() && !was_defined_;
-    else if (what == "none") result = value.is_null();
-    else if (what == "string") result = value.is_string();
-    else if (what == "mapping") result = value.is_object();
-    else if (what == "iterable" || what == "sequence") result = value.is_string() || value.is_structured();
-    else if (what == "number") result = value.is_number();
-    else if (what == "boolean") result = value.is_boolean();
-    else if (what == "true") result = value.is_boolean() && value.get<bool>();
-    else if (what == "false") result = value.is_boolean() && !value.get<bool>();
-    else refuse("test '" + what + "'");
-    return result != is_negated;
-  }
-
   Value sum() {
     Value left = product();
     for (;;) {
@@ -197,10 +135,14 @@ class Parser {
         left = printed(left) + printed(product());
       } else if (accept("+")) {
         const Value right = product();
-        if (left.is_string() && right.is_string()) left = left.get<std::string>() + right.get<std::string>();
-        else if (left.is_number() && right.is_number()) left = left.get<std::int64_t>() + right.get<std::int64_t>();
-        else if (left.is_array() && right.is_array()) left.insert(left.end(), right.begin(), right.end());
-        else if (quiet_ == 0) refuse("'+' of these values");
+        if (left.is_string() && right.is_string())
+          left = left.get<std::string>() + right.get<std::string>();
+        else if (left.is_number() && right.is_number())
+          left = left.get<std::int64_t>() + right.get<std::int64_t>();
+        else if (left.is_array() && right.is_array())
+          left.insert(left.end(), right.begin(), right.end());
+        else if (quiet_ == 0)
+          refuse("'+' of these values");
       } else if (accept("-")) {
         left = integer(left) - integer(product());
       } else {
@@ -211,12 +153,14 @@ class Parser {
   Value product() {
     Value left = unary();
     for (;;) {
-      if (accept("*")) left = integer(left) * integer(unary());
+      if (accept("*"))
+        left = integer(left) * integer(unary());
       else if (accept("%")) {
         const std::int64_t divisor = integer(unary());
         if (divisor == 0 && quiet_ == 0) refuse("division by zero");
         left = divisor == 0 ? 0 : integer(left) % divisor;
-      } else return left;
+      } else
+        return left;
     }
   }
   std::int64_t integer(const Value& value) const {
@@ -226,30 +170,12 @@ class Parser {
   Value unary() {
     if (accept("-")) return -integer(unary());
     Value value = postfix();
-    while (accept("|")) value = filtered(value);
-    return value;
-  }
-
-  Value filtered(const Value& value) {
-    const std::string filter = name();
-    const Arguments arguments = accept("(") ? read_arguments() : Arguments();
-    if (quiet_ > 0) return value;
-    if (filter == "trim") return stripped(printed(value), "", true, true);
-    if (filter == "length" || filter == "count") return value.is_string() ? value.get<std::string>().size() : value.size();
-    if (filter == "tojson") return to_json(value);
-    if (filter == "string") return printed(value);
-    if (filter == "safe" || filter == "list") return value;
-    if (filter == "int") return value.is_string() ? Value(std::atoll(value.get<std::string>().c_str())) : value;
-    if (filter == "default" || filter == "d") return value.is_null() || (is_true(arguments.at(1)) && !is_true(value)) ? arguments.at(0) : value;
-    if (filter == "first") return value.empty() ? Value() : value.front();
-    if (filter == "last") return value.empty() ? Value() : value.back();
-    if (filter == "join") {
-      std::string joined;
-      for (std::size_t i = 0; i < value.size(); ++i) joined += (i > 0 ? printed(arguments.at(0)) : "") + printed(value[i]);
-      return joined;
+    while (accept("|")) {
+      const std::string filter = name();
+      const Arguments arguments = accept("(") ? read_arguments() : Arguments();
+      if (quiet_ == 0) value = filtered(value, filter, arguments);
     }
-    if (filter == "upper" || filter == "lower" || filter == "items") return method(value, filter, arguments);
-    refuse("filter '" + filter + "'");
+    return value;
   }
 
   Arguments read_arguments() {
@@ -283,8 +209,12 @@ class Parser {
         value = subscript(value);
       } else if (accept(".")) {
         const std::string key = name();
-        if (accept("(")) value = method(value, key, read_arguments());
-        else value = member(value, key);
+        if (!accept("(")) {
+          value = member(value, key);
+          continue;
+        }
+        const Arguments arguments = read_arguments();
+        value = quiet_ > 0 && !value.is_string() ? Value() : method(value, key, arguments);
       } else {
         --depth_;
         return value;
@@ -313,68 +243,22 @@ class Parser {
     if (text_.substr(at_, 1) != ":" && text_.substr(at_, 1) != "]") last = conditional();
     if (accept(":") && text_.substr(at_, 1) != "]") step = conditional();
     expect("]");
-    return sliced(value, first, last, integer(step));
+    return quiet_ > 0 ? Value() : sliced(value, first, last, integer(step));
   }
-  Value sliced(const Value& value, const Value& first, const Value& last, std::int64_t step) const {
-    if (quiet_ > 0 && !value.is_array() && !value.is_string()) return {};
-    const std::string text = value.is_string() ? value.get<std::string>() : "";
-    const auto size = static_cast<std::int64_t>(value.is_string() ? text.size() : value.size());
-    const auto bound = [&](const Value& given, std::int64_t otherwise) {
-      if (given.is_null()) return otherwise;
-      const std::int64_t index = integer(given);
-      return std::clamp<std::int64_t>(index < 0 ? index + size : index, 0, size);
-    };
-    if (step == -1 && value.is_array() && first.is_null() && last.is_null()) {
-      Value reversed = Value::array();
-      for (auto item = value.rbegin(); item != value.rend(); ++item) reversed.push_back(*item);
-      return reversed;
-    }
-    if (step != 1) refuse("this slice");
-    const std::int64_t begin = bound(first, 0), end = std::max(begin, bound(last, size));
-    if (value.is_string()) return text.substr(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
-    Value part = Value::array();
-    for (std::int64_t i = begin; i < end; ++i) part.push_back(value[static_cast<std::size_t>(i)]);
-    return part;
-  }
-
-  Value method(const Value& value, const std::string& called, const Arguments& arguments) {
-    if (value.is_object() && called == "get") return value.contains(printed(arguments.at(0))) ? value.at(printed(arguments.at(0))) : arguments.at(1);
-    if (value.is_object() && (called == "items" || called == "keys" || called == "values")) {
-      Value list = Value::array();
-      for (const auto& [key, item] : value.items()) list.push_back(called == "keys" ? Value(key) : called == "values" ? item : Value::array({key, item}));
-      return list;
-    }
-    if (!value.is_string()) {
-      if (quiet_ > 0) return {};
-      refuse("method '" + called + "' of this value");
-    }
-    const std::string text = value.get<std::string>();
-    const std::string first = arguments.at(0).is_string() ? arguments.at(0).get<std::string>() : "";
-    if (called == "strip") return stripped(text, first, true, true);
-    if (called == "lstrip") return stripped(text, first, true, false);
-    if (called == "rstrip") return stripped(text, first, false, true);
-    if (called == "startswith") return text.starts_with(first);
-    if (called == "endswith") return text.ends_with(first);
-    if (called == "split") return split(text, first);
-    if (called == "replace") return replaced(text, first, printed(arguments.at(1)));
-    if (called == "upper" || called == "lower") {
-      std::string changed = text;
-      for (char& c : changed) c = static_cast<char>(called == "upper" ? std::toupper(static_cast<unsigned char>(c)) : std::tolower(static_cast<unsigned char>(c)));
-      return changed;
-    }
-    refuse("method '" + called + "'");
-  }
-
   Value quoted(char quote) {
     std::string text;
     for (++at_; at_ < text_.size() && text_[at_] != quote; ++at_) {
       char c = text_[at_];
       if (c == '\\' && at_ + 1 < text_.size()) {
         c = text_[++at_];
-        if (c == 'n') c = '\n';
-        else if (c == 't') c = '\t';
-        else if (c == 'r') c = '\r';
-        else if (c != '\\' && c != '\'' && c != '"') text += '\\';
+        if (c == 'n')
+          c = '\n';
+        else if (c == 't')
+          c = '\t';
+        else if (c == 'r')
+          c = '\r';
+        else if (c != '\\' && c != '\'' && c != '"')
+          text += '\\';
       }
       text += c;
     }
@@ -389,7 +273,8 @@ class Parser {
     if (c == '\'' || c == '"') return quoted(c);
     if (std::isdigit(static_cast<unsigned char>(c))) {
       const std::string digits = name();
-      if (digits.size() > 15 || digits.find_first_not_of("0123456789") != std::string::npos) refuse("number '" + digits + "'");
+      if (digits.size() > 15 || digits.find_first_not_of("0123456789") != std::string::npos)
+        refuse("number '" + digits + "'");
       return std::stoll(digits);
     }
     if (accept("(")) {
@@ -434,14 +319,16 @@ class Parser {
     if (called == "raise_exception") throw Failure("chat template: " + printed(arguments.at(0)));
     if (called == "range") {
       const bool has_begin = arguments.plain.size() > 1;
-      const std::int64_t begin = has_begin ? integer(arguments.at(0)) : 0, end = integer(arguments.at(has_begin ? 1 : 0));
+      const std::int64_t begin = has_begin ? integer(arguments.at(0)) : 0,
+                         end = integer(arguments.at(has_begin ? 1 : 0));
       if (end - begin > 100000) refuse("a range of more than 100,000");
       Value list = Value::array();
       for (std::int64_t i = begin; i < end; ++i) list.push_back(i);
       return list;
     }
     Value result;
-    if (environment_.call_macro && environment_.call_macro(called, arguments.plain, arguments.named, result)) return result;
+    if (environment_.call_macro && environment_.call_macro(called, arguments.plain, arguments.named, result))
+      return result;
     refuse("function '" + called + "'");
   }
 
@@ -461,20 +348,8 @@ Value* Scopes::find(const std::string& name) {
   return nullptr;
 }
 
-bool is_true(const Value& value) {
-  if (value.is_boolean()) return value.get<bool>();
-  if (value.is_string()) return !value.get_ref<const std::string&>().empty();
-  if (value.is_number()) return value != 0;
-  return !value.empty();
+Value evaluate(std::string_view expression, Environment& environment) {
+  return Parser(expression, environment).whole();
 }
-
-std::string printed(const Value& value) {
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_null()) return {};
-  if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
-  return to_json(value);
-}
-
-Value evaluate(std::string_view expression, Environment& environment) { return Parser(expression, environment).whole(); }
 
 }  // namespace cairn_cli::jinja
