@@ -114,7 +114,13 @@ std::vector<OpCase> linear_cases() {
                                {"i4, groups of 64, accumulate", 48, 128, DType::kI4, false, true, 64},
                                {"bf16, T 500", 130, 192, DType::kBF16, false, false, 32, {500}},
                                {"f32, wide", 300, 520, DType::kF32, false, false, 32, {3, 70}},
-                               {"bf16, output in f32", 24, 64, DType::kBF16, false, false, 32, {1, 70}, true}}) {
+                               {"bf16, output in f32", 24, 64, DType::kBF16, false, false, 32, {1, 70}, true},
+                               {"bf16, inputs past the tiles, bias", 200, 328, DType::kBF16, true, false, 32, {1, 33, 260}},
+                               {"bf16, out_dim odd, accumulate", 133, 136, DType::kBF16, true, true, 32, {65, 100}},
+                               {"i8, tiles", 136, 272, DType::kI8, true, false, 32, {1, 9, 130}},
+                               {"i8, accumulate", 72, 144, DType::kI8, false, true, 32, {17, 70}},
+                               {"i4, groups of 32, tiles", 200, 320, DType::kI4, true, false, 32, {1, 9, 130}},
+                               {"i4, groups of 64, output in f32", 68, 192, DType::kI4, false, false, 64, {3, 40}, true}}) {
     cases.push_back(linear_case(spec));
   }
   return cases;
