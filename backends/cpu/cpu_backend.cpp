@@ -145,7 +145,6 @@ const OpTable& cpu_ops() {
 #include "backends/cpu/cpu_overrides.inc"
 #undef CAIRN_CPU_OVERRIDE
     table.delta_inputs = no_fused_form<DeltaInputsArgs>();
-    table.swiglu_linear = no_fused_form<SwigluLinearArgs>();
     return table;
   }();
   return ops;

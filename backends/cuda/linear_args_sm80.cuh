@@ -25,13 +25,4 @@ __device__ inline void finish(const LinearBf16Args& args, int token, int out, fl
   store(args.out, type, at, sum);
 }
 
-/// silu(gate) * up of outputs that are rounded first, as linear would have stored them.
-__device__ inline void finish_join(const LinearBf16Args& args, int token, int out, float gate, float up) {
-  const int out_dim = args.out_dim / 2;
-  if (token >= args.token_count || out >= out_dim) return;
-  if (args.bias) gate += args.bias[out], up += args.bias[out_dim + out];
-  gate = load_element(to_bf16(gate)), up = load_element(to_bf16(up));
-  store(args.out, DType::kBF16, token * args.out_stride + out, silu(gate) * up);
-}
-
 }  // namespace cairn::gpu

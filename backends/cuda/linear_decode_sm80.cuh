@@ -15,7 +15,8 @@
 //             16 outputs a block with 8 warps before: 23 us for 9,728 x 2,560 (50 %)
 //   Tried     a persistent grid with its loads in flight across rows: in registers 2.2 TB/s, through shared memory as fast
 //             for one token, half as fast for 8; prefetches to L2, of the block's own or of later rows: 3 to 8 % slower;
-//             letting the next kernel start only after the last load: 20 % slower; hints to the loads: within 2 %
+//             letting the next kernel start only after the last load: 20 % slower; hints to the loads: within 2 %;
+//             joining gate and up projection with their swiglu in one launch: slower than the two (registers)
 #pragma once
 
 #include "backends/cuda/linear_args_sm80.cuh"
@@ -28,25 +29,22 @@ __device__ inline uint4 load_piece(const std::uint16_t* from, bool is_inside) {
   return is_inside ? __ldg(reinterpret_cast<const uint4*>(from)) : make_uint4(0, 0, 0, 0);
 }
 
-/// kJoin: the second of two row tiles lies half the weight further on, and a block's outputs are silu(first) * second.
-template <int kWarps, int kPieces, int kAhead, int kTokenTiles, int kRowTiles, bool kJoin = false>
-__global__ void __launch_bounds__(kWarps * 32, kWarps == 16 && kJoin ? 2 : 0) linear_decode_kernel(LinearBf16Args args) {
+template <int kWarps, int kPieces, int kAhead, int kTokenTiles, int kRowTiles>
+__global__ void __launch_bounds__(kWarps * 32) linear_decode_kernel(LinearBf16Args args) {
   constexpr int kTokens = kTokenTiles * 8, kRows = kRowTiles * 8, kPairs = (kTokenTiles + 1) / 2;
   constexpr int kStep = kWarps * kPieces * kLinearPiece;
   constexpr int kTogether = kWarps * kTokenTiles > 64 || kRowTiles == 1 ? 1 : 2;  // row tiles whose sums leave together
-  static_assert(!kJoin || (kRowTiles == 2 && kTogether == 2));
   __shared__ float partial[kWarps][kTogether * 8][kTokens + 1];
   let_next_kernel_start();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, group = lane / 4;
-  const int first_out = static_cast<int>(blockIdx.x) * (kJoin ? 8 : kRows), first_token = static_cast<int>(blockIdx.y) * kTokens;
+  const int first_out = static_cast<int>(blockIdx.x) * kRows, first_token = static_cast<int>(blockIdx.y) * kTokens;
   const int first_input = warp * kPieces * kLinearPiece + lane % 4 * 8;
   const std::uint16_t* row[kRowTiles];
   bool has_row[kRowTiles];
-  const int out_dim = kJoin ? args.out_dim / 2 : args.out_dim;
 #pragma unroll
   for (int r = 0; r < kRowTiles; ++r) {
-    const int in_tile = first_out + (kJoin ? 0 : r * 8) + group, out = in_tile + (kJoin ? r * out_dim : 0);
-    has_row[r] = in_tile < out_dim;
+    const int out = first_out + r * 8 + group;
+    has_row[r] = out < args.out_dim;
     row[r] = args.weight + static_cast<std::int64_t>(has_row[r] ? out : 0) * args.in_dim;
   }
   uint4 weight[kAhead][kPieces][kRowTiles];
@@ -61,31 +59,44 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == 16 && kJoin ? 2 : 0) li
   }
   wait_for_previous_kernel();
 
+  const auto load_tokens = [&](uint4 (&to)[kPairs * 2], int input) {
+#pragma unroll
+    for (int tile = 0; tile < kPairs * 2; ++tile) {
+      const int token = first_token + tile * 8 + group;
+      const bool is_inside = tile < kTokenTiles && token < args.token_count && input < args.in_dim;
+      to[tile] = is_inside ? *reinterpret_cast<const uint4*>(args.x + token * args.x_stride + input) : make_uint4(0, 0, 0, 0);
+    }
+  };
   float sums[kPairs][kRowTiles][4] = {};
+  const auto multiply = [&](const uint4 (&x)[kPairs * 2], const uint4 (&w)[kRowTiles]) {
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const uint4 upper = x[2 * pair], lower = x[2 * pair + 1];
+      const std::uint32_t first[4] = {upper.x, lower.x, upper.y, lower.y}, second[4] = {upper.z, lower.z, upper.w, lower.w};
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        multiply_16x8(sums[pair][r], first, w[r].x, w[r].y);
+        multiply_16x8(sums[pair][r], second, w[r].z, w[r].w);
+      }
+    }
+  };
+  constexpr int kTokensAhead = kTokenTiles <= 2 ? kAhead : 1;  // one wait for the tokens of several steps; registers allow it for few
   for (int base = first_input; base < args.in_dim; base += kAhead * kStep) {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
+    for (int i = 0; i < kAhead; i += kTokensAhead) {
+      uint4 x[kTokensAhead][kPieces][kPairs * 2];
 #pragma unroll
-      for (int p = 0; p < kPieces; ++p) {
-        const int input = base + i * kStep + p * kLinearPiece;
-        uint4 x[kPairs * 2];
+      for (int j = 0; j < kTokensAhead; ++j) {
 #pragma unroll
-        for (int tile = 0; tile < kPairs * 2; ++tile) {
-          const int token = first_token + tile * 8 + group;
-          const bool is_inside = tile < kTokenTiles && token < args.token_count && input < args.in_dim;
-          x[tile] = is_inside ? *reinterpret_cast<const uint4*>(args.x + token * args.x_stride + input) : make_uint4(0, 0, 0, 0);
+        for (int p = 0; p < kPieces; ++p) load_tokens(x[j][p], base + (i + j) * kStep + p * kLinearPiece);
+      }
+#pragma unroll
+      for (int j = 0; j < kTokensAhead; ++j) {
+#pragma unroll
+        for (int p = 0; p < kPieces; ++p) {
+          multiply(x[j][p], weight[i + j][p]);
+          load_weights(weight[i + j][p], base + (i + j + kAhead) * kStep + p * kLinearPiece);
         }
-#pragma unroll
-        for (int pair = 0; pair < kPairs; ++pair) {
-          const uint4 upper = x[2 * pair], lower = x[2 * pair + 1];
-          const std::uint32_t first[4] = {upper.x, lower.x, upper.y, lower.y}, second[4] = {upper.z, lower.z, upper.w, lower.w};
-#pragma unroll
-          for (int r = 0; r < kRowTiles; ++r) {
-            multiply_16x8(sums[pair][r], first, weight[i][p][r].x, weight[i][p][r].y);
-            multiply_16x8(sums[pair][r], second, weight[i][p][r].z, weight[i][p][r].w);
-          }
-        }
-        load_weights(weight[i][p], input + kAhead * kStep);
       }
     }
   }
@@ -100,19 +111,11 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == 16 && kJoin ? 2 : 0) li
       }
     }
     __syncthreads();
-    const auto sum_of = [&](int out, int token) {
+    for (int i = static_cast<int>(threadIdx.x); i < kTogether * 8 * kTokens; i += kWarps * 32) {
+      const int out = i % (kTogether * 8), token = i / (kTogether * 8);
       float sum = 0;
       for (int w = 0; w < kWarps; ++w) sum += partial[w][out][token];
-      return sum;
-    };
-    constexpr int kOuts = kJoin ? 8 : kTogether * 8;
-    for (int i = static_cast<int>(threadIdx.x); i < kOuts * kTokens; i += kWarps * 32) {
-      const int out = i % kOuts, token = i / kOuts;
-      if constexpr (kJoin) {
-        finish_join(args, first_token + token, first_out + out, sum_of(out, token), sum_of(8 + out, token));
-      } else {
-        finish(args, first_token + token, first_out + first * 8 + out, sum_of(out, token));
-      }
+      finish(args, first_token + token, first_out + first * 8 + out, sum);
     }
     if (first + kTogether < kRowTiles) __syncthreads();
   }
@@ -135,15 +138,6 @@ void choose_linear_decode(const LinearBf16Args& args, const Launch& launch) {
   if (tokens <= 16) return launch(linear_decode_kernel<8, 4, 2, 2, 1>, 256, 16, 8);
   if (tokens <= 32) return launch(linear_decode_kernel<8, 4, 1, 4, 2>, 256, 32, 16);
   launch(linear_decode_kernel<8, 4, 1, 8, 2>, 256, 64, 16);
-}
-
-inline constexpr int kJoinTokens = 8;  ///< for more, the launch that a join saves costs little
-
-/// The same for the two halves of a weight, joined; at most kJoinTokens.
-template <class Launch>
-void choose_joined_linear_decode(const LinearBf16Args& args, const Launch& launch) {
-  if (has_many_outputs(args)) return launch(linear_decode_kernel<16, 2, 2, 1, 2, true>, 512, 8, 8);
-  launch(linear_decode_kernel<8, 4, 1, 1, 2, true>, 256, 8, 8);
 }
 
 }  // namespace cairn::gpu

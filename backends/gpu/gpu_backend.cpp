@@ -200,7 +200,6 @@ OpTable shared_operators() {
 #define CAIRN_GPU_OPERATORS(stem) add_##stem(ops);
 #include "backends/gpu/gpu_ops.inc"
 #undef CAIRN_GPU_OPERATORS
-  ops.swiglu_linear = no_fused_form<SwigluLinearArgs>();
   return ops;
 }
 

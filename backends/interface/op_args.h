@@ -57,12 +57,6 @@ struct LinearArgs {
   Rows out;
 };
 
-/// Fused: out [T, H] = silu(y) * y', where y and y' are the two halves of linear's output [T, 2 H] (weight: gate rows, then
-/// up rows). The bits of linear and then swiglu.  accumulate: false; out_dtype: dtype; rows at multiples of 8 elements.
-struct SwigluLinearArgs {
-  LinearArgs linear;
-};
-
 /// out = x / sqrt(mean(x^2) + eps) * weight, per head.  in, out [T, H, dim] (may be the same rows), weight [dim] f32.
 struct RmsNormArgs {
   DType dtype;

@@ -68,8 +68,6 @@ void run_linear(Step& step, const LinearWeight& weight, ConstRows in, Rows out, 
 /// Output in f32, densely packed [T, out].
 void run_linear_f32(Step& step, const LinearWeight& weight, ConstRows in, float* out);
 void run_group(Step& step, const LinearGroup& group, ConstRows in, Rows out);
-/// out [T, hidden] = silu(x gate^T) * (x up^T); `both`: gate and up, of `hidden` outputs each.
-void run_swiglu_group(Step& step, const LinearGroup& both, std::int32_t hidden, ConstRows x, Rows out);
 void run_rms_norm(Step& step, const float* weight, float eps, std::int32_t heads, std::int32_t dim, ConstRows in, Rows out);
 void run_feature_map(Step& step, FeatureMap map, std::int32_t heads, std::int32_t dim, ConstRows in, Rows out);
 /// f32 out [T, count] = scale * sigmoid(in).

@@ -13,9 +13,7 @@ std::int32_t LayerBuild::add_slot(const char* part, SlotKind kind, std::vector<s
   return static_cast<std::int32_t>(slots.size()) - 1;
 }
 
-namespace {
-
-LinearArgs linear_args(const Step& step, const LinearWeight& weight, ConstRows in, Rows out, bool accumulate) {
+void run_linear(Step& step, const LinearWeight& weight, ConstRows in, Rows out, bool accumulate) {
   LinearArgs args{};
   args.dtype = args.out_dtype = step.dtype();
   args.phase = step.phase;
@@ -24,25 +22,7 @@ LinearArgs linear_args(const Step& step, const LinearWeight& weight, ConstRows i
   args.weight = &weight;
   args.in = in;
   args.out = out;
-  return args;
-}
-
-}  // namespace
-
-void run_linear(Step& step, const LinearWeight& weight, ConstRows in, Rows out, bool accumulate) {
-  step.run(step.ops().linear, linear_args(step, weight, in, out, accumulate), "linear");
-}
-
-void run_swiglu_group(Step& step, const LinearGroup& both, std::int32_t hidden, ConstRows x, Rows out) {
-  if (both.parts.size() == 1) {
-    const SwigluLinearArgs fused{linear_args(step, *both.parts[0].weight, x, out, false)};
-    if (step.run_if_fused(step.ops().swiglu_linear, fused, "swiglu_linear")) return;
-  }
-  const Step::Scope scope(step);
-  const Rows raw = step.rows(both.width);
-  run_group(step, both, x, raw);
-  SwigluArgs args{step.dtype(), step.token_count(), hidden, raw, columns(raw, hidden, step.dtype()), out};
-  step.run(step.ops().swiglu, args, "swiglu");
+  step.run(step.ops().linear, args, "linear");
 }
 
 void run_linear_f32(Step& step, const LinearWeight& weight, ConstRows in, float* out) {

@@ -51,11 +51,13 @@ class MoeMlp : public Mlp {
   /// routed += sigma(x w) shared(x), or shared(x) alone.
   void add_shared(Step& step, ConstRows x, Rows routed) const {
     const std::int32_t hidden = config_.shared_hidden_dim;
-    const Rows inner = step.rows(hidden);
-    run_swiglu_group(step, shared_, hidden, x, inner);
-    if (!shared_gate_) return run_linear(step, *shared_down_, inner, routed, true);
+    const Rows both = step.rows(shared_.width);
+    run_group(step, shared_, x, both);
+    SwigluArgs swiglu{step.dtype(), step.token_count(), hidden, both, columns(both, hidden, step.dtype()), both};
+    step.run(step.ops().swiglu, swiglu, "swiglu");
+    if (!shared_gate_) return run_linear(step, *shared_down_, both, routed, true);
     const Rows shared = step.rows(dim_);
-    run_linear(step, *shared_down_, inner, shared);
+    run_linear(step, *shared_down_, both, shared);
     const Rows raw = step.rows(1);
     run_linear(step, *shared_gate_, x, raw);
     float* factor = step.floats(step.token_count());

@@ -15,9 +15,11 @@ class SwigluMlp : public Mlp {
 
   void run(Step& step, ConstRows x, const MixerOutput& output) override {
     const Step::Scope scope(step);
-    const Rows inner = step.rows(hidden_);
-    run_swiglu_group(step, group_, hidden_, x, inner);
-    run_linear(step, *down_, inner, output.out, output.accumulate);
+    const Rows both = step.rows(group_.width);
+    run_group(step, group_, x, both);
+    SwigluArgs args{step.dtype(), step.token_count(), hidden_, both, columns(both, hidden_, step.dtype()), both};
+    step.run(step.ops().swiglu, args, "swiglu");
+    run_linear(step, *down_, both, output.out, output.accumulate);
   }
 
  private:

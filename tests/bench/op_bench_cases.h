@@ -8,7 +8,6 @@ namespace cairn::bench {
 Case make_args(Rig& rig, Shape& shape, EmbedArgs& args);
 Case make_args(Rig& rig, Shape& shape, GatherRowsArgs& args);
 Case make_args(Rig& rig, Shape& shape, LinearArgs& args);
-Case make_args(Rig& rig, Shape& shape, SwigluLinearArgs& args);
 Case make_args(Rig& rig, Shape& shape, DeltaInputsArgs& args);
 Case make_args(Rig& rig, Shape& shape, RmsNormArgs& args);
 Case make_args(Rig& rig, Shape& shape, GatedRmsNormArgs& args);

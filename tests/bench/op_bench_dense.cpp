@@ -51,13 +51,6 @@ Case make_args(Rig& rig, Shape& s, LinearArgs& a) {
       "", {}, weights * dtype_bits(type) / 8 + tokens * (in_dim + out_dim) * element_bytes(rig), 2 * weights * tokens};
 }
 
-/// N outputs: gate and up together.
-Case make_args(Rig& rig, Shape& s, SwigluLinearArgs& a) {
-  s.get("T", 1);
-  s.get("N", 2048);
-  return make_args(rig, s, a.linear);
-}
-
 /// Decode: B sequences of one token, through the four operators' worth of a GDN layer.
 Case make_args(Rig& rig, Shape& s, DeltaInputsArgs& a) {
   const std::int32_t sequences = s.get("B", 1), key_heads = s.get("HK", 16), value_heads = s.get("HV", 32), dim = s.get("K", 128);
@@ -213,11 +206,12 @@ Case make_args(Rig& rig, Shape& s, CrossLayerAddArgs& a) {
 Case make_args(Rig& rig, Shape& s, MoeArgs& a) {
   const std::int32_t tokens = s.get("T", 64), dim = s.get("D", 1024), hidden = s.get("F", 512),
                      experts = s.get("E", 64);
+  const DType type = weight_type(s);
   std::vector<LinearWeight> gate, up, down;
   for (std::int32_t e = 0; e < experts; ++e) {
-    gate.push_back(rig.weight(hidden, dim, DType::kBF16));
-    up.push_back(rig.weight(hidden, dim, DType::kBF16));
-    down.push_back(rig.weight(dim, hidden, DType::kBF16));
+    gate.push_back(rig.weight(hidden, dim, type));
+    up.push_back(rig.weight(hidden, dim, type));
+    down.push_back(rig.weight(dim, hidden, type));
   }
   a.dtype = rig.dtype();
   a.phase = tokens <= 64 ? Phase::kDecode : Phase::kPrefill;
@@ -237,7 +231,10 @@ Case make_args(Rig& rig, Shape& s, MoeArgs& a) {
   a.in = {rig.activations(static_cast<std::int64_t>(tokens) * dim), dim};
   a.out = {rig.activations(static_cast<std::int64_t>(tokens) * dim), dim};
   const double used = tokens * a.top_k < experts ? tokens * a.top_k : experts, each = 3.0 * dim * hidden;
-  return {"", {}, used * each * 2 + 2.0 * tokens * dim * element_bytes(rig), 2 * each * tokens * a.top_k};
+  return {"",
+          {},
+          used * each * dtype_bits(type) / 8 + 2.0 * tokens * dim * element_bytes(rig),
+          2 * each * tokens * a.top_k};
 }
 
 }  // namespace cairn::bench
