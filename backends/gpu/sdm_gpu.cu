@@ -17,7 +17,7 @@ void launch_address(const Launcher& launcher, const SdmArgs& args, const SdmScra
   const std::int32_t lists = (args.side + kEach * kSdmGroup - 1) / (kEach * kSdmGroup);
   SdmAddressArgs kernel_args{args, scratch, 1, is_decode};
   while (kernel_args.lists < lists && kernel_args.lists < kSdmMostLists) kernel_args.lists *= 2;
-  const dim3 grid(static_cast<unsigned>(args.batch.token_count * args.head_count), 2);
+  const dim3 grid(static_cast<unsigned>(args.batch.token_count), static_cast<unsigned>(args.head_count), 2);
   const dim3 block(static_cast<unsigned>(2 * kSdmGroup * kernel_args.lists));
   if (args.dtype == DType::kBF16) {
     launcher.early(sdm_address_kernel<kEach, std::uint32_t>, grid, block, 0, kernel_args);
@@ -32,38 +32,47 @@ bool is_in_fours(const SdmArgs& args) {
   return args.value_dim % 4 == 0 && reinterpret_cast<std::uintptr_t>(args.initial) % piece == 0;
 }
 
-/// Grid over columns, heads and sequences for groups of `columns` columns, `groups` of them a block.
-dim3 column_grid(const SdmArgs& args, int columns, int groups) {
-  return dim3(static_cast<unsigned>((args.value_dim + columns * groups - 1) / (columns * groups)),
-              static_cast<unsigned>(args.head_count), static_cast<unsigned>(args.batch.sequence_count));
+/// Few groups in all: small blocks, so that every multiprocessor has one. Many: each block goes through several tiles,
+/// and finds its rows once. Bits depend on neither.
+template <int kRows, int kColumnLanes, int kColumns>
+void launch_decode(const Launcher& launcher, const SdmArgs& args, const SdmScratch& scratch) {
+  constexpr int kResidentGroups = 16;  // of a multiprocessor, by registers
+  const std::int64_t multiprocessors = launcher.device().properties.multiprocessors;
+  const std::int64_t pairs = static_cast<std::int64_t>(args.head_count) * args.batch.sequence_count;
+  const std::int64_t tiles = (args.value_dim + kColumnLanes * kColumns - 1) / (kColumnLanes * kColumns);
+  const std::int64_t groups = pairs * tiles <= 4 * multiprocessors                 ? 2
+                              : pairs * tiles <= kResidentGroups * multiprocessors ? 4
+                                                                                   : 8;
+  const std::int64_t resident = kResidentGroups * multiprocessors / groups / (pairs > 0 ? pairs : 1);
+  const std::int64_t most = (tiles + groups - 1) / groups, blocks = resident < 1      ? 1
+                                                                    : resident < most ? resident
+                                                                                      : most;
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(args.head_count),
+                  static_cast<unsigned>(args.batch.sequence_count));
+  launcher.early(sdm_decode_kernel<kRows, kColumnLanes, kColumns>, grid,
+                 dim3(static_cast<unsigned>(kSdmGroup * groups)), 0, SdmKernelArgs{args, scratch});
 }
 
-template <int kRows, int kColumns>
-void launch_decode(const Launcher& launcher, const SdmArgs& args, const SdmScratch& scratch, int column_lanes) {
-  // Few sequences: small blocks, so that every multiprocessor has one. The rows' bits do not depend on it.
-  const std::int64_t groups_in_all = (args.value_dim + column_lanes * kColumns - 1) / (column_lanes * kColumns) *
-                                     static_cast<std::int64_t>(args.head_count) * args.batch.sequence_count;
-  const int groups = groups_in_all >= 8 * 2 * launcher.device().properties.multiprocessors ? 8 : 2;
-  launcher.early(sdm_decode_kernel<kRows, kColumns>, column_grid(args, column_lanes * kColumns, groups),
-                 dim3(static_cast<unsigned>(32 * groups)), 0, SdmDecodeArgs{args, scratch, column_lanes});
-}
-
-template <int kRows, int kColumns>
-void launch_walk(const Launcher& launcher, const SdmArgs& args, const SdmScratch& scratch, int column_lanes) {
-  constexpr int kGroups = 2;
-  launcher(sdm_walk_kernel<kRows, kColumns>, column_grid(args, column_lanes * kColumns, kGroups), dim3(32 * kGroups),
-           kGroups * 2 * kRows * kSdmGroup * kColumns * sizeof(float), SdmWalkArgs{args, scratch, column_lanes});
+template <int kRows, int kColumnLanes, int kColumns>
+void launch_walk(const Launcher& launcher, const SdmArgs& args, const SdmScratch& scratch) {
+  constexpr int kGroups = 2, kTile = kGroups * kColumnLanes * kColumns;
+  const dim3 grid(static_cast<unsigned>((args.value_dim + kTile - 1) / kTile), static_cast<unsigned>(args.head_count),
+                  static_cast<unsigned>(args.batch.sequence_count));
+  launcher(sdm_walk_kernel<kRows, kColumnLanes, kColumns>, grid, dim3(kGroups * kSdmGroup),
+           kGroups * sizeof(SdmWalkShared<kRows, kColumnLanes, kColumns>), SdmKernelArgs{args, scratch});
 }
 
 template <int kColumns>
 void run_decode(const Launcher& launcher, const SdmArgs& args, const SdmScratch& scratch) {
   const int count = larger_count(args);
   if (count <= 16) {
-    launch_decode<2, kColumns>(launcher, args, scratch, 4);
+    launch_decode<2, 4, kColumns>(launcher, args, scratch);
   } else if (count <= 32) {
-    launch_decode<4, kColumns>(launcher, args, scratch, 4);
+    launch_decode<4, 4, kColumns>(launcher, args, scratch);
+  } else if (count <= 64) {
+    launch_decode<8, 4, kColumns>(launcher, args, scratch);
   } else {
-    launch_decode<8, kColumns>(launcher, args, scratch, count <= 64 ? 4 : 2);
+    launch_decode<8, 2, kColumns>(launcher, args, scratch);
   }
 }
 
@@ -71,9 +80,13 @@ template <int kColumns>
 void run_walk(const Launcher& launcher, const SdmArgs& args, const SdmScratch& scratch) {
   const int count = larger_count(args);
   if (count <= 16) {
-    launch_walk<2, kColumns>(launcher, args, scratch, 4);
+    launch_walk<2, 4, kColumns>(launcher, args, scratch);
+  } else if (count <= 32) {
+    launch_walk<4, 4, kColumns>(launcher, args, scratch);
+  } else if (count <= 64) {
+    launch_walk<4, 2, kColumns>(launcher, args, scratch);
   } else {
-    launch_walk<4, kColumns>(launcher, args, scratch, count <= 32 ? 4 : count <= 64 ? 2 : 1);
+    launch_walk<4, 1, kColumns>(launcher, args, scratch);
   }
 }
 
@@ -90,7 +103,7 @@ void run_claims(const Launcher& launcher, const SdmArgs& args, const SdmScratch&
   launcher(sdm_mark_kernel, chunks, dim3(kSdmClaimThreads), 0, kernel_args);
   launcher(sdm_count_kernel, chunks, dim3(kSdmClaimThreads), 0, kernel_args);
   launcher(sdm_number_kernel, chunks, dim3(kSdmClaimThreads), 0, kernel_args);
-  const dim3 pairs(static_cast<unsigned>(args.batch.token_count * args.head_count));
+  const dim3 pairs(static_cast<unsigned>(args.batch.token_count), static_cast<unsigned>(args.head_count));
   launcher(sdm_resolve_kernel, pairs, dim3(kSdmMaxCount), 0, kernel_args);
 }
 

@@ -1,7 +1,7 @@
 // sdm_address: the slots and softmax weights of every token's write and read set (product keys), and their rows.
 //   Computes  as sdm_address.cpp of the reference: the best W of each half, of their sums, softmax(scale * sum)
 //   Shapes    scores [T, H, 2 n]; slots, weights, rows [T, H, W'], best first, W' = min(W, n * n)
-//   Launch    grid (T * H, 2): writes, reads; 64 threads for each list of a half, at most 512
+//   Launch    grid (T, H, 2): writes, reads; 64 threads for each list of a half, at most 512
 //   How       groups of 32 lanes sort lists of 32, 64 or 128 keys in registers (bitonic), and pairs of sorted lists
 //   melt
 //             into the best half of both. Of the sums only those that fewer than W others dominate are looked at:
@@ -17,7 +17,7 @@
 
 namespace cairn::gpu {
 
-inline constexpr int kSdmMaxSide = 1024, kSdmMaxCount = 128, kSdmGroup = 32, kSdmMostLists = 8;
+inline constexpr int kSdmMostLists = 8;
 
 /// Scores as integers in their order; +0 and -0 are one.
 __device__ inline std::uint32_t ordered_score(float score) {
@@ -186,10 +186,14 @@ __device__ inline int candidate_row(const int* first_candidate, int candidate) {
 /// Writes the address of (t, head): slots, weights, old rows, and for claims the rank of every slot that needs a row.
 template <int kEach>
 __device__ void write_address(const SdmAddressArgs& args, const SdmAddressOutput& to, const std::uint64_t (&key)[kEach],
-                              std::int64_t pair, int lane, bool writes_out, const SdmSequenceView& sequence) {
+                              std::int64_t t, std::int64_t head, const SdmSequenceView& sequence,
+                              std::int32_t first_private) {
   const std::int64_t slot_count = static_cast<std::int64_t>(args.call.side) * args.call.side;
-  const std::int32_t* row_of_slot = sequence.table.row_of_slot + pair % args.call.head_count * slot_count;
-  const int keep = to.kept;
+  const std::int64_t pair = t * args.call.head_count + head;
+  const std::int32_t* row_of_slot = sequence.table.row_of_slot + head * slot_count;
+  const int lane = static_cast<int>(threadIdx.x) % kSdmGroup;
+  const bool is_first_group = static_cast<int>(threadIdx.x) < kSdmGroup;  // the others only keep the warp together
+  const int keep = is_first_group ? to.kept : 0;
   std::int32_t row[kEach];
 #pragma unroll
   for (int e = 0; e < kEach; ++e) row[e] = lane * kEach + e < keep ? row_of_slot[key_index(key[e])] : 0;
@@ -203,9 +207,9 @@ __device__ void write_address(const SdmAddressArgs& args, const SdmAddressOutput
   sum = group_sum(sum);
   int needs = 0;
 #pragma unroll
-  for (int e = 0; e < kEach; ++e) needs += lane * kEach + e < keep && row[e] < sequence.first_private ? 1 : 0;
+  for (int e = 0; e < kEach; ++e) needs += lane * kEach + e < keep && row[e] < first_private ? 1 : 0;
   int rank = to.ranks ? sum_before(needs, lane) : 0;
-  if (!writes_out) return;
+  if (!is_first_group) return;
 #pragma unroll
   for (int e = 0; e < kEach; ++e) {
     if (lane * kEach + e >= keep) continue;
@@ -213,7 +217,7 @@ __device__ void write_address(const SdmAddressArgs& args, const SdmAddressOutput
     to.slots[at] = key_index(key[e]);
     to.weights[at] = weight[e] / sum;
     to.rows[at] = row[e];
-    if (to.ranks) to.ranks[at] = row[e] < sequence.first_private ? rank++ : -1;
+    if (to.ranks) to.ranks[at] = row[e] < first_private ? rank++ : -1;
     if (to.trace_slots) to.trace_slots[at] = key_index(key[e]);
     if (to.trace_weights) to.trace_weights[at] = weight[e] / sum;
   }
@@ -221,14 +225,14 @@ __device__ void write_address(const SdmAddressArgs& args, const SdmAddressOutput
 }
 
 template <int kEach, class Key>
-__global__ void __launch_bounds__(2 * kSdmGroup * kSdmMostLists) sdm_address_kernel(SdmAddressArgs args) {
+__global__ void __launch_bounds__(2 * kSdmGroup * kSdmMostLists, 2) sdm_address_kernel(SdmAddressArgs args) {
   constexpr int kList = kEach * kSdmGroup;
   __shared__ std::uint64_t lists[2 * kSdmMostLists * kList];
   __shared__ float best_score[2][kList];
   __shared__ int best_index[2][kList];
   __shared__ int first_candidate[kList + 1];
-  const std::int64_t pair = blockIdx.x, t = pair / args.call.head_count, head = pair % args.call.head_count;
-  const bool is_read = blockIdx.y == 1;
+  const std::int64_t t = blockIdx.x, head = blockIdx.y;
+  const bool is_read = blockIdx.z == 1;
   const int n = args.call.side, count = is_read ? args.call.read_count : args.call.write_count;
   const int kept_halves = count < n ? count : n, kept = sdm_kept(count, n);
   const int lane = static_cast<int>(threadIdx.x) % kSdmGroup, group = static_cast<int>(threadIdx.x) / kSdmGroup;
@@ -236,14 +240,15 @@ __global__ void __launch_bounds__(2 * kSdmGroup * kSdmMostLists) sdm_address_ker
   let_next_kernel_start();
   if (group < groups_of_warp) count_candidates<kEach>(first_candidate, lane, kept_halves, kept);
   __syncthreads();
-  const int candidates = first_candidate[kList];
+  const int candidates = first_candidate[kList], needed_lists = (candidates + kList - 1) / kList;
+  const SdmSequenceView sequence(args.call, t);
   wait_for_previous_kernel();
 
   const ConstRows scores = is_read ? args.call.read_scores : args.call.write_scores;
-  const SdmSequenceView sequence(args.call, t);
+  const std::int32_t first_private = group < groups_of_warp ? sequence.table.control[1] : 0;
   if (!is_read && head == 0 && threadIdx.x == 0 && t == sequence.first_token) {
     args.scratch.first_free[sequence.index] = sequence.table.control[0];
-    args.scratch.first_private[sequence.index] = sequence.first_private;
+    args.scratch.first_private[sequence.index] = first_private;
   }
   Key half_key[kEach];
   best_of_lists(half_key, lane, group % args.lists, args.lists, (n + kList - 1) / kList, [&](int i) {
@@ -262,21 +267,25 @@ __global__ void __launch_bounds__(2 * kSdmGroup * kSdmMostLists) sdm_address_ker
   }
   __syncthreads();
 
-  std::uint64_t key[kEach];
-  best_of_lists(key, lane, group, 2 * args.lists, (candidates + kList - 1) / kList, [&](int candidate) {
-    std::uint64_t sum = 0;
-    if (candidate < candidates) {
-      const int i = candidate_row<kList>(first_candidate, candidate), j = candidate - first_candidate[i];
-      make_key(best_score[0][i] + best_score[1][j], best_index[0][i] * n + best_index[1][j], &sum);
-    }
-    return sum;
-  });
-  melt_lists(key, lane, group, 2 * args.lists, lists);
+  std::uint64_t key[kEach] = {};
+  int sum_lists = 1;
+  while (sum_lists < 2 * args.lists && sum_lists < needed_lists) sum_lists *= 2;
+  if (group < sum_lists || group < groups_of_warp) {
+    best_of_lists(key, lane, group, sum_lists, needed_lists, [&](int candidate) {
+      std::uint64_t sum = 0;
+      if (candidate < candidates) {
+        const int i = candidate_row<kList>(first_candidate, candidate), j = candidate - first_candidate[i];
+        make_key(best_score[0][i] + best_score[1][j], best_index[0][i] * n + best_index[1][j], &sum);
+      }
+      return sum;
+    });
+  }
+  melt_lists(key, lane, group, sum_lists, lists);
   if (group >= groups_of_warp) return;
   write_address(args,
                 is_read ? sdm_read_output(args.call, args.scratch)
                         : sdm_write_output(args.call, args.scratch, args.numbers_claims),
-                key, pair, lane, group == 0, sequence);
+                key, t, head, sequence, first_private);
 }
 
 }  // namespace cairn::gpu

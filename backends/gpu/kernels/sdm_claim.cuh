@@ -129,49 +129,60 @@ __device__ inline int place_of_slot(const std::int32_t* slots, int count, std::i
   return place;
 }
 
+/// Where a slot was last written, among the two tokens before: see SdmWrite.
+__device__ inline int link_of_slot(const std::int32_t (&slots)[3][kSdmMaxCount], int writes, int tokens_before,
+                                   std::int32_t slot) {
+  const int one_before = tokens_before > 0 ? place_of_slot(slots[1], writes, slot) : -1;
+  if (one_before >= 0 || tokens_before < 2) return one_before;
+  const int two_before = place_of_slot(slots[2], writes, slot);
+  return two_before < 0 ? -1 : kSdmMaxCount + two_before;
+}
+
 __global__ void sdm_resolve_kernel(SdmKernelArgs args) {
-  __shared__ std::int32_t own_slots[kSdmMaxCount], previous_slots[kSdmMaxCount];
+  __shared__ std::int32_t slots[3][kSdmMaxCount];  // of the token, one before, two before
+  __shared__ float read_weight[kSdmMaxCount];      // with which the token reads the slot that it writes
   const SdmArgs& call = args.call;
   const SdmScratch& scratch = args.scratch;
-  const std::int64_t pair = blockIdx.x, t = pair / call.head_count, head = pair % call.head_count;
+  const std::int64_t t = blockIdx.x, head = blockIdx.y, pair = t * call.head_count + head;
   const SdmSequenceView sequence(call, t);
   const int writes = sdm_kept(call.write_count, call.side), reads = sdm_kept(call.read_count, call.side);
-  const int previous_writes = t > sequence.first_token ? writes : 0;
-  const int thread = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x);
+  const int tokens_before = t - sequence.first_token < 2 ? static_cast<int>(t - sequence.first_token) : 2;
+  const int thread = static_cast<int>(threadIdx.x);
   const std::int64_t slot_count = static_cast<std::int64_t>(call.side) * call.side;
   const std::int32_t* row_of_slot = sequence.table.row_of_slot + head * slot_count;
   const std::int32_t first_free = scratch.first_free[sequence.index];
   const std::int64_t first_claim = sequence.first_token * call.head_count * writes;
-  for (int i = thread; i < writes; i += step) own_slots[i] = scratch.write_slots[pair * writes + i];
-  for (int i = thread; i < previous_writes; i += step) {
-    previous_slots[i] = scratch.write_slots[(pair - call.head_count) * writes + i];
+  for (int before = 0; before <= tokens_before; ++before) {
+    if (thread < writes)
+      slots[before][thread] = scratch.write_slots[(pair - before * call.head_count) * writes + thread];
   }
+  read_weight[thread] = 0;
   __syncthreads();
-  for (int i = thread; i < writes; i += step) {
-    const std::int64_t at = pair * writes + i;
-    const std::int32_t row = row_of_slot[own_slots[i]];
-    const bool is_claimed_here = row >= first_free && scratch.claim_tokens[first_claim + row - first_free] == t;
-    const SdmSource target = sdm_source(call, sequence.table, row, 0);
-    scratch.write_targets[at] = target;
-    scratch.write_sources[at] =
-        is_claimed_here ? sdm_source(call, sequence.table, scratch.write_rows[at], head * slot_count + own_slots[i])
-                        : target;
-    scratch.write_links[at] = place_of_slot(previous_slots, previous_writes, own_slots[i]);
-    scratch.write_reads[at] = 0;
-  }
-  __syncthreads();
-  for (int i = thread; i < reads; i += step) {
-    const std::int64_t at = pair * reads + i;
+  if (thread < reads) {
+    const std::int64_t at = pair * reads + thread;
     const std::int32_t slot = scratch.read_slots[at];
-    const int own = place_of_slot(own_slots, writes, slot), link = place_of_slot(previous_slots, previous_writes, slot);
+    const int own = place_of_slot(slots[0], writes, slot), link = link_of_slot(slots, writes, tokens_before, slot);
     std::int32_t row = row_of_slot[slot];
     if (row >= first_free && scratch.claim_tokens[first_claim + row - first_free] > t) {
       row = scratch.claim_rows[first_claim + row - first_free];
     }
-    if (own >= 0) scratch.write_reads[pair * writes + own] = scratch.read_weights[at];
-    scratch.read_links[at] = own >= 0 ? -1 : link;
-    scratch.read_sources[at] =
-        own >= 0 || link >= 0 ? 0 : sdm_source(call, sequence.table, row, head * slot_count + slot);
+    const bool is_elsewhere = own >= 0 || link >= 0;
+    if (own >= 0) read_weight[own] = scratch.read_weights[at];
+    scratch.reads[at] = {is_elsewhere ? 0 : sdm_source(args, sequence.table, row, head * slot_count + slot),
+                         own >= 0 ? 0.0f : scratch.read_weights[at], own >= 0 ? -1 : link};
+  }
+  __syncthreads();
+  if (thread < writes) {
+    const std::int64_t at = pair * writes + thread;
+    const std::int32_t slot = slots[0][thread], row = row_of_slot[slot];
+    const bool is_claimed_here = row >= first_free && scratch.claim_tokens[first_claim + row - first_free] == t;
+    const int link = link_of_slot(slots, writes, tokens_before, slot);
+    const SdmSource target = sdm_source(args, sequence.table, row, 0);
+    const SdmSource source =
+        is_claimed_here ? sdm_source(args, sequence.table, scratch.write_rows[at], head * slot_count + slot) : target;
+    const float g = call.log_decay[pair], weight = scratch.write_weights[at];
+    scratch.writes[at] = {link >= 0 ? 0 : source, target, expf(call.key_weighted_decay ? g * weight : g), weight,
+                          read_weight[thread],    link};
   }
 }
 

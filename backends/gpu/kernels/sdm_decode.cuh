@@ -16,12 +16,6 @@
 
 namespace cairn::gpu {
 
-struct SdmDecodeArgs {
-  SdmArgs call;
-  SdmScratch scratch;
-  std::int32_t column_lanes;
-};
-
 struct SdmDecodeShared {
   SdmSource write_source[kSdmMaxCount], write_target[kSdmMaxCount], read_source[kSdmMaxCount];
   std::int32_t write_slot[kSdmMaxCount], new_row[kSdmMaxCount];  ///< new_row -1: not claimed
@@ -29,7 +23,7 @@ struct SdmDecodeShared {
 };
 
 /// Sources of the write rows: the loads of rows wait for these only.
-__device__ inline void list_write_sources(const SdmDecodeArgs& args, const SdmTable& table, std::int64_t t,
+__device__ inline void list_write_sources(const SdmKernelArgs& args, const SdmTable& table, std::int64_t t,
                                           std::int64_t head, SdmDecodeShared& shared) {
   const SdmArgs& call = args.call;
   const std::int64_t slot_count = static_cast<std::int64_t>(call.side) * call.side, pair = t * call.head_count + head;
@@ -40,7 +34,7 @@ __device__ inline void list_write_sources(const SdmDecodeArgs& args, const SdmTa
     const float weight = args.scratch.write_weights[pair * writes + i];
     shared.write_slot[i] = slot;
     shared.write_source[i] =
-        sdm_source(call, table, args.scratch.write_rows[pair * writes + i], head * slot_count + slot);
+        sdm_source(args, table, args.scratch.write_rows[pair * writes + i], head * slot_count + slot);
     shared.write_weight[i] = weight;
     shared.write_decay[i] = expf(call.key_weighted_decay ? g * weight : g);
     shared.write_read[i] = 0;
@@ -48,7 +42,7 @@ __device__ inline void list_write_sources(const SdmDecodeArgs& args, const SdmTa
 }
 
 /// Sources of the read rows; one that is also written is read from the registers that hold its new values.
-__device__ inline void list_read_sources(const SdmDecodeArgs& args, const SdmTable& table, std::int64_t t,
+__device__ inline void list_read_sources(const SdmKernelArgs& args, const SdmTable& table, std::int64_t t,
                                          std::int64_t head, SdmDecodeShared& shared) {
   const SdmArgs& call = args.call;
   const std::int64_t slot_count = static_cast<std::int64_t>(call.side) * call.side, pair = t * call.head_count + head;
@@ -61,12 +55,12 @@ __device__ inline void list_read_sources(const SdmDecodeArgs& args, const SdmTab
     if (written >= 0) shared.write_read[written] = weight;
     shared.read_weight[i] = written >= 0 ? 0.0f : weight;
     shared.read_source[i] =
-        written >= 0 ? 0 : sdm_source(call, table, args.scratch.read_rows[pair * reads + i], head * slot_count + slot);
+        written >= 0 ? 0 : sdm_source(args, table, args.scratch.read_rows[pair * reads + i], head * slot_count + slot);
   }
 }
 
 /// Where the write rows go.
-__device__ inline void list_targets(const SdmDecodeArgs& args, const SdmTable& table, int b, std::int64_t t,
+__device__ inline void list_targets(const SdmKernelArgs& args, const SdmTable& table, int b, std::int64_t t,
                                     std::int64_t head, SdmDecodeShared& shared) {
   const SdmArgs& call = args.call;
   const std::int64_t pair = t * call.head_count + head;
@@ -77,11 +71,11 @@ __device__ inline void list_targets(const SdmDecodeArgs& args, const SdmTable& t
     const std::int32_t rank = args.scratch.write_ranks[pair * writes + i];
     const std::int32_t row = rank >= 0 ? next + rank : args.scratch.write_rows[pair * writes + i];
     shared.new_row[i] = rank >= 0 ? row : -1;
-    shared.write_target[i] = reinterpret_cast<SdmSource>(sdm_row(call, table, row));
+    shared.write_target[i] = reinterpret_cast<SdmSource>(sdm_row(args, table, row));
   }
 }
 
-__device__ inline void commit_claims(const SdmDecodeArgs& args, const SdmTable& table, int b, std::int64_t t,
+__device__ inline void commit_claims(const SdmKernelArgs& args, const SdmTable& table, int b, std::int64_t t,
                                      std::int64_t head, const SdmDecodeShared& shared) {
   const SdmArgs& call = args.call;
   std::int32_t* row_of_slot = table.row_of_slot + head * call.side * call.side;
@@ -95,90 +89,116 @@ __device__ inline void commit_claims(const SdmDecodeArgs& args, const SdmTable& 
   table.control[0] = next;
 }
 
-template <int kRows, int kColumns>
-__global__ void sdm_decode_kernel(SdmDecodeArgs args) {
+/// Starts the loads of the rows of places row(), row() + kRowLanes, ... that have a source; zeros else.
+template <int kColumnLanes, int kRows, int kColumns>
+__device__ inline void load_rows(const SdmSource* sources, int count, std::int64_t column, bool is_inside,
+                                 float (&x)[kRows][kColumns]) {
+  using Lanes = SdmLanes<kColumnLanes>;
+#pragma unroll
+  for (int k = 0; k < kRows; ++k) {
+    const int i = Lanes::row() + k * Lanes::kRowLanes;
+    const SdmSource source = is_inside && i < count ? sources[i] : 0;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) x[k][c] = 0;
+    if (source) load_columns(source, column, x[k]);
+  }
+}
+
+template <int kColumns>
+__device__ inline void load_values(const SdmArgs& call, std::int64_t t, std::int64_t head, std::int64_t column,
+                                   bool is_inside, float (&value)[kColumns]) {
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    value[c] = is_inside ? load_raw(call.v, call.dtype, t, head * call.value_dim + column + c) : 0.0f;
+  }
+}
+
+template <int kColumns>
+__device__ inline void store_outputs(const SdmArgs& call, std::int64_t t, std::int64_t head, std::int64_t column,
+                                     const float (&out)[kColumns], const float (&residual)[kColumns]) {
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    const std::int64_t at = head * call.value_dim + column + c;
+    store(call.out, call.dtype, t, at, out[c]);
+    if (call.residual.data) store(call.residual, call.dtype, t, at, residual[c]);
+  }
+}
+
+template <int kRows, int kColumnLanes, int kColumns>
+__global__ void __launch_bounds__(256, 2) sdm_decode_kernel(SdmKernelArgs args) {
+  using Lanes = SdmLanes<kColumnLanes>;
   __shared__ SdmDecodeShared shared;
   const SdmArgs& call = args.call;
   const int b = static_cast<int>(blockIdx.z);
   const std::int64_t head = blockIdx.y;
   let_next_kernel_start();
-  wait_for_previous_kernel();
   const std::int64_t t = call.batch.offsets[b];
-  if (call.batch.offsets[b + 1] == t) return;
-  const std::int64_t pair = t * call.head_count + head;
+  const bool is_empty = call.batch.offsets[b + 1] == t;
   const SdmTable table = call.tables[b];
+  wait_for_previous_kernel();
+  if (is_empty) return;
   const int writes = sdm_kept(call.write_count, call.side), reads = sdm_kept(call.read_count, call.side);
-  const SdmLane lane(args.column_lanes, kColumns);
-  const bool is_inside = lane.column < call.value_dim;
+  const int tile_columns = static_cast<int>(blockDim.x) / kSdmGroup * kColumnLanes * kColumns;
+  const std::int64_t tiles = (call.value_dim + tile_columns - 1) / tile_columns;
+  const float beta = call.beta[t * call.head_count + head];
+  std::int64_t column = Lanes::template column<kColumns>(blockIdx.x);
+  bool is_inside = column < call.value_dim;
+  float value[kColumns], written[kRows][kColumns], read[kRows][kColumns];
 
   list_write_sources(args, table, t, head, shared);
-  float value[kColumns] = {};
-  if (is_inside) {
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) value[c] = load(call.v, call.dtype, t, head * call.value_dim + lane.column + c);
-  }
-  const float beta = call.beta[pair];
+  load_values(call, t, head, column, is_inside, value);
   __syncthreads();
-  float written[kRows][kColumns] = {}, read[kRows][kColumns] = {};
-#pragma unroll
-  for (int k = 0; k < kRows; ++k) {
-    const int i = lane.row + k * lane.row_lanes;
-    if (is_inside && i < writes && shared.write_source[i]) {
-      load_columns(shared.write_source[i], call.initial_dtype, lane.column, written[k]);
-    }
-  }
+  load_rows<kColumnLanes>(shared.write_source, writes, column, is_inside, written);
   list_read_sources(args, table, t, head, shared);
   list_targets(args, table, b, t, head, shared);
   __syncthreads();
+  for (std::int64_t tile = blockIdx.x;;) {
+    load_rows<kColumnLanes>(shared.read_source, reads, column, is_inside, read);
+    float residual[kColumns] = {}, out[kColumns] = {};
 #pragma unroll
-  for (int k = 0; k < kRows; ++k) {
-    const int i = lane.row + k * lane.row_lanes;
-    if (is_inside && i < reads && shared.read_source[i]) {
-      load_columns(shared.read_source[i], call.initial_dtype, lane.column, read[k]);
+    for (int k = 0; k < kRows; ++k) {
+      const int i = Lanes::row() + k * Lanes::kRowLanes;
+      if (i >= writes) continue;
+      unpack_columns(shared.write_source[i], call.initial_dtype, written[k]);
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        written[k][c] *= shared.write_decay[i];
+        residual[c] += shared.write_weight[i] * written[k][c];
+      }
     }
-  }
-
-  float residual[kColumns] = {};
-#pragma unroll
-  for (int k = 0; k < kRows; ++k) {
-    const int i = lane.row + k * lane.row_lanes;
-    if (i >= writes) continue;
+    Lanes::sum_rows(residual);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      written[k][c] *= shared.write_decay[i];
-      residual[c] += shared.write_weight[i] * written[k][c];
+      value[c] = raw_value(value[c], call.dtype);
+      residual[c] = value[c] - residual[c];
     }
-  }
-  sum_rows(residual, args.column_lanes);
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c) residual[c] = value[c] - residual[c];
-  float out[kColumns] = {};
+    for (int k = 0; k < kRows; ++k) {
+      const int i = Lanes::row() + k * Lanes::kRowLanes;
+      if (i >= writes) continue;
 #pragma unroll
-  for (int k = 0; k < kRows; ++k) {
-    const int i = lane.row + k * lane.row_lanes;
-    if (i >= writes) continue;
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      written[k][c] += beta * shared.write_weight[i] * (call.slot_residual ? value[c] - written[k][c] : residual[c]);
-      out[c] += shared.write_read[i] * written[k][c];
+      for (int c = 0; c < kColumns; ++c) {
+        written[k][c] += beta * shared.write_weight[i] * (call.slot_residual ? value[c] - written[k][c] : residual[c]);
+        out[c] += shared.write_read[i] * written[k][c];
+      }
+      if (is_inside) store_columns(shared.write_target[i], column, written[k]);
     }
-    if (is_inside) store_columns(shared.write_target[i], lane.column, written[k]);
-  }
 #pragma unroll
-  for (int k = 0; k < kRows; ++k) {
-    const int i = lane.row + k * lane.row_lanes;
-    if (i >= reads) continue;
+    for (int k = 0; k < kRows; ++k) {
+      const int i = Lanes::row() + k * Lanes::kRowLanes;
+      if (i >= reads) continue;
+      unpack_columns(shared.read_source[i], call.initial_dtype, read[k]);
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) out[c] += shared.read_weight[i] * read[k][c];
-  }
-  sum_rows(out, args.column_lanes);
-  if (is_inside && lane.row == 0) {
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      const std::int64_t column = head * call.value_dim + lane.column + c;
-      store(call.out, call.dtype, t, column, out[c]);
-      if (call.residual.data) store(call.residual, call.dtype, t, column, residual[c]);
+      for (int c = 0; c < kColumns; ++c) out[c] += shared.read_weight[i] * read[k][c];
     }
+    Lanes::sum_rows(out);
+    if (is_inside && Lanes::row() == 0) store_outputs(call, t, head, column, out, residual);
+    tile += gridDim.x;
+    if (tile >= tiles) break;
+    column = Lanes::template column<kColumns>(tile);
+    is_inside = column < call.value_dim;
+    load_values(call, t, head, column, is_inside, value);
+    load_rows<kColumnLanes>(shared.write_source, writes, column, is_inside, written);
   }
   if (blockIdx.x == 0) commit_claims(args, table, b, t, head, shared);
 }

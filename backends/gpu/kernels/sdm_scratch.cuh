@@ -13,9 +13,23 @@ __host__ __device__ inline std::int32_t sdm_kept(std::int32_t count, std::int32_
 
 /// Occurrences of prefill are counted in pieces of this many; a sequence's pieces begin at chunk_of().
 inline constexpr int kSdmChunk = 1024;
+inline constexpr int kSdmMaxSide = 1024, kSdmMaxCount = 128, kSdmGroup = 32;
 
-/// Where a row's values come from: an address, its low bit set where it is a row of M0; 0: zeros.
+/// Where a row's values come from: an address, its low bit set where they have 16 bits (a row of M0); 0: zeros.
 using SdmSource = std::uint64_t;
+
+/// A write of a prefill. link: place of the slot's write one token before, kSdmMaxCount + place: two before, -1:
+/// neither.
+struct alignas(16) SdmWrite {
+  SdmSource source, target;
+  float decay, weight, read_weight;  ///< read_weight: with which the token reads the slot that it writes
+  std::int32_t link;
+};
+struct alignas(16) SdmRead {
+  SdmSource source;
+  float weight;
+  std::int32_t link;
+};
 
 struct SdmScratch {
   std::int32_t *first_free, *first_private;  ///< [B] the controls before the call
@@ -27,9 +41,9 @@ struct SdmScratch {
   // Prefill only.
   std::int32_t* chunk_claims;               ///< rows first claimed in a piece of a sequence's occurrences
   std::int32_t *claim_tokens, *claim_rows;  ///< [T, H, W'] of the rows taken, in order: token, row before
-  SdmSource *write_sources, *write_targets, *read_sources;
-  std::int32_t *write_links, *read_links;  ///< place in the token before of the slot's write, or -1
-  float* write_reads;                      ///< weight with which this token reads the slot that it writes
+  SdmWrite* writes;                         ///< [T, H, W']
+  SdmRead* reads;                           ///< [T, H, R']
+  std::int32_t slab_shift;                  ///< rows_per_slab is 1 << slab_shift
   std::size_t size_bytes;
 };
 
@@ -42,17 +56,17 @@ inline SdmScratch carve_sdm_scratch(const SdmArgs& args, void* scratch) {
   ScratchLayout layout(scratch);
   SdmScratch s{};
   for (std::int32_t** piece : {&s.first_free, &s.first_private}) *piece = layout.take<std::int32_t>(sequences);
-  for (std::int32_t** piece :
-       {&s.write_slots, &s.write_rows, &s.write_ranks, &s.claim_tokens, &s.claim_rows, &s.write_links}) {
+  for (std::int32_t** piece : {&s.write_slots, &s.write_rows, &s.write_ranks, &s.claim_tokens, &s.claim_rows}) {
     *piece = layout.take<std::int32_t>(writes);
   }
-  for (std::int32_t** piece : {&s.read_slots, &s.read_rows, &s.read_links}) *piece = layout.take<std::int32_t>(reads);
-  for (float** piece : {&s.write_weights, &s.write_reads}) *piece = layout.take<float>(writes);
+  for (std::int32_t** piece : {&s.read_slots, &s.read_rows}) *piece = layout.take<std::int32_t>(reads);
+  s.write_weights = layout.take<float>(writes);
   s.read_weights = layout.take<float>(reads);
   s.claims = layout.take<std::int32_t>(pairs);
   s.chunk_claims = layout.take<std::int32_t>(writes / kSdmChunk + sequences + 1);
-  for (SdmSource** piece : {&s.write_sources, &s.write_targets}) *piece = layout.take<SdmSource>(writes);
-  s.read_sources = layout.take<SdmSource>(reads);
+  s.writes = layout.take<SdmWrite>(writes);
+  s.reads = layout.take<SdmRead>(reads);
+  while (1 << s.slab_shift < args.rows_per_slab) ++s.slab_shift;
   s.size_bytes = layout.size_bytes();
   return s;
 }
@@ -62,7 +76,7 @@ struct SdmKernelArgs {
   SdmScratch scratch;
 };
 
-/// The sequence of a token, its table, and the first row that it may write in place.
+/// The sequence of a token and its table: nothing that a kernel writes.
 struct SdmSequenceView {
   __device__ SdmSequenceView(const SdmArgs& args, std::int64_t t) {
     const std::int32_t* offsets = args.batch.offsets;
@@ -70,12 +84,10 @@ struct SdmSequenceView {
     index = is_own ? static_cast<int>(t) : sequence_of(offsets, args.batch.sequence_count, static_cast<int>(t));
     first_token = offsets[index];
     table = args.tables[index];
-    first_private = table.control[1];
   }
   int index;
   std::int64_t first_token;
   SdmTable table;
-  std::int32_t first_private;
 };
 
 /// Where the address kernel leaves a set.
@@ -109,41 +121,66 @@ __device__ inline SdmAddressOutput sdm_read_output(const SdmArgs& args, const Sd
           args.trace_read_weights};
 }
 
-__device__ inline float* sdm_row(const SdmArgs& args, const SdmTable& table, std::int32_t row) {
-  return table.slabs[row / args.rows_per_slab] + static_cast<std::int64_t>(row % args.rows_per_slab) * args.value_dim;
+__device__ inline float* sdm_row(const SdmKernelArgs& args, const SdmTable& table, std::int32_t row) {
+  const int shift = args.scratch.slab_shift;
+  return table.slabs[row >> shift] + static_cast<std::int64_t>(row & ((1 << shift) - 1)) * args.call.value_dim;
 }
 
 /// Values of a slot (counted over heads) whose row is `row`; below 0: it equals M0.
-__device__ inline SdmSource sdm_source(const SdmArgs& args, const SdmTable& table, std::int32_t row,
+__device__ inline SdmSource sdm_source(const SdmKernelArgs& args, const SdmTable& table, std::int32_t row,
                                        std::int64_t slot) {
   if (row >= 0) return reinterpret_cast<SdmSource>(sdm_row(args, table, row));
-  if (!args.initial) return 0;
-  const std::int64_t element_bytes = args.initial_dtype == DType::kF32 ? 4 : 2;
-  return (reinterpret_cast<SdmSource>(args.initial) + static_cast<SdmSource>(slot * args.value_dim * element_bytes)) |
-         1;
+  if (!args.call.initial) return 0;
+  const bool is_half = args.call.initial_dtype != DType::kF32;
+  const std::int64_t offset_bytes = slot * args.call.value_dim * (is_half ? 2 : 4);
+  return (reinterpret_cast<SdmSource>(args.call.initial) + static_cast<SdmSource>(offset_bytes)) | (is_half ? 1 : 0);
 }
 
-/// kColumns neighbouring values from column v of a source.
+// Values are loaded as they lie and become f32 where they are used: a conversion right behind its load would wait for
+// it, and so would all loads after it.
+
+/// kColumns neighbouring values from column v of a source; those of 16 bits side by side in the first words.
 template <int kColumns>
-__device__ inline void load_columns(SdmSource source, DType initial_dtype, std::int64_t v, float (&x)[kColumns]) {
-  if ((source & 1) == 0) {
-    const float* row = reinterpret_cast<const float*>(source) + v;
+__device__ inline void load_columns(SdmSource source, std::int64_t v, float (&x)[kColumns]) {
+  if (source & 1) {
+    const std::uint16_t* row = reinterpret_cast<const std::uint16_t*>(source - 1) + v;
     if constexpr (kColumns == 4) {
-      load_four(row, x);
+      const std::uint64_t four = *reinterpret_cast<const std::uint64_t*>(row);
+      x[0] = bits_to_float(static_cast<std::uint32_t>(four)),
+      x[1] = bits_to_float(static_cast<std::uint32_t>(four >> 32));
     } else {
-      x[0] = *row;
+      x[0] = bits_to_float(*row);
     }
     return;
   }
-  const void* row = reinterpret_cast<const void*>(source - 1);
-  if (kColumns == 4 && initial_dtype == DType::kBF16) {
-    const std::uint64_t four = *reinterpret_cast<const std::uint64_t*>(static_cast<const std::uint16_t*>(row) + v);
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) x[c] = bits_to_float(static_cast<std::uint32_t>(four >> (16 * c)) << 16);
-    return;
+  const float* row = reinterpret_cast<const float*>(source) + v;
+  if constexpr (kColumns == 4) {
+    load_four(row, x);
+  } else {
+    x[0] = *row;
   }
+}
+
+__device__ inline float half_value(std::uint32_t bits, DType dtype) {
+  return dtype == DType::kBF16 ? bits_to_float(bits << 16) : f16_value(static_cast<std::uint16_t>(bits));
+}
+
+/// What load_columns left becomes f32.
+template <int kColumns>
+__device__ inline void unpack_columns(SdmSource source, DType initial_dtype, float (&x)[kColumns]) {
+  if ((source & 1) == 0) return;
+  const std::uint32_t low = float_to_bits(x[0]), high = float_to_bits(x[kColumns / 2 == 2 ? 1 : 0]);
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c) x[c] = load(row, initial_dtype, v + c);
+  for (int c = 0; c < kColumns; ++c) x[c] = half_value((c < 2 ? low : high) >> (c % 2 * 16) & 0xFFFFu, initial_dtype);
+}
+
+/// An activation as it lies, and what it is.
+__device__ inline float load_raw(const ConstRows& rows, DType dtype, std::int64_t t, std::int64_t column) {
+  if (dtype == DType::kF32) return row_of<float>(rows, t)[column];
+  return bits_to_float(row_of<std::uint16_t>(rows, t)[column]);
+}
+__device__ inline float raw_value(float raw, DType dtype) {
+  return dtype == DType::kF32 ? raw : bits_to_float(float_to_bits(raw) << 16);
 }
 
 template <int kColumns>
@@ -156,27 +193,27 @@ __device__ inline void store_columns(SdmSource target, std::int64_t v, const flo
   }
 }
 
-/// What a group of 32 lanes does with a token's rows: row_lanes rows side by side, column_lanes * kColumns columns of
-/// each.
-struct SdmLane {
-  __device__ SdmLane(int column_lanes, int columns_each) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, group = static_cast<int>(threadIdx.x) / 32;
-    row = lane / column_lanes;
-    row_lanes = 32 / column_lanes;
-    const std::int64_t groups = blockDim.x / 32;
-    column = ((blockIdx.x * groups + group) * column_lanes + lane % column_lanes) * columns_each;
+/// A group's lanes: row_of_lane is the first place of a set that a lane holds, then every kRowLanes-th.
+template <int kColumnLanes>
+struct SdmLanes {
+  static constexpr int kRowLanes = kSdmGroup / kColumnLanes;
+  __device__ static int row() { return static_cast<int>(threadIdx.x) % kSdmGroup / kColumnLanes; }
+  __device__ static int column_lane() { return static_cast<int>(threadIdx.x) % kColumnLanes; }
+  /// First column of the lane in a tile of the block.
+  template <int kColumns>
+  __device__ static std::int64_t column(std::int64_t tile) {
+    const std::int64_t groups = blockDim.x / kSdmGroup, group = threadIdx.x / kSdmGroup;
+    return ((tile * groups + group) * kColumnLanes + column_lane()) * kColumns;
   }
-  int row, row_lanes;
-  std::int64_t column;
-};
-
-/// Sum over the row lanes of a group; every lane gets that of its columns.
-template <int kColumns>
-__device__ inline void sum_rows(float (&x)[kColumns], int column_lanes) {
-  for (int distance = column_lanes; distance < 32; distance *= 2) {
+  /// Sum over the row lanes; every lane gets that of its columns.
+  template <int kColumns>
+  __device__ static void sum_rows(float (&x)[kColumns]) {
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) x[c] += shuffle_xor(x[c], distance);
+    for (int distance = kColumnLanes; distance < kSdmGroup; distance *= 2) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) x[c] += shuffle_xor(x[c], distance);
+    }
   }
-}
+};
 
 }  // namespace cairn::gpu

@@ -2,168 +2,200 @@
 //   Computes  as sdm_reference.cpp
 //   Shapes    v, out, residual [T, H, V]; rows f32, V wide; M0 read where it lies
 //   Launch    grid (column tiles, H, B); groups of 32 lanes walk alone over their columns: no block barrier
-//   Per token a lane holds kRows write rows and kRows read rows of kColumns columns. Rows of the next token are on
-//   their
-//             way while this one is computed; those that this token writes come from shared memory instead (links).
+//   Per token a lane holds kRows write rows and kRows read rows of kColumns columns. Rows are on their way two tokens
+//   ahead;
+//             those that a token in between writes come from shared memory instead (links). The lists of rows are
+//             copied to shared memory kSdmAhead tokens ahead.
 //   Numerics  f32; the rows of a lane in order, then lanes by halves: bits do not depend on the batch or on splits
 #pragma once
 
 #include "backends/gpu/kernels/sdm_claim.cuh"
+#include "backends/gpu/kernels/sdm_decode.cuh"
+#include "backends/gpu/platform/gpu_matrix.h"
 
 namespace cairn::gpu {
 
-struct SdmWalkArgs {
-  SdmArgs call;
-  SdmScratch scratch;
-  std::int32_t column_lanes;
+inline constexpr int kSdmAhead = 6,
+                     kSdmLists = 8;  ///< lists in shared memory: of the token, those ahead, and a free one
+
+/// Shared memory of a group: lists of kSdmLists tokens, new rows of three.
+template <int kRows, int kColumnLanes, int kColumns>
+struct SdmWalkShared {
+  static constexpr int kPlaces = kRows * SdmLanes<kColumnLanes>::kRowLanes;
+  SdmWrite writes[kSdmLists][kPlaces];
+  SdmRead reads[kSdmLists][kPlaces];
+  float tiles[3][kPlaces * kColumnLanes * kColumns];
 };
 
-/// What a lane needs to know of a token.
+/// Rows of a token in registers, or on their way there.
 template <int kRows, int kColumns>
-struct SdmStep {
-  SdmSource write_source[kRows], write_target[kRows], read_source[kRows];
-  std::int32_t write_link[kRows], read_link[kRows];
-  float write_weight[kRows], write_read[kRows], read_weight[kRows];
-  float value[kColumns], log_decay, beta;
+struct SdmStage {
+  float written[kRows][kColumns], read[kRows][kColumns], value[kColumns], beta;
 };
 
-/// Places beyond the sets, and columns beyond V, have no source, no target, no link and weight 0.
-template <int kRows, int kColumns>
-__device__ inline void load_step(const SdmWalkArgs& args, const SdmLane& lane, std::int64_t t, std::int64_t head,
-                                 SdmStep<kRows, kColumns>& step) {
-  const SdmArgs& call = args.call;
-  const SdmScratch& scratch = args.scratch;
-  const int writes = sdm_kept(call.write_count, call.side), reads = sdm_kept(call.read_count, call.side);
-  const std::int64_t pair = t * call.head_count + head;
-  const bool is_inside = lane.column < call.value_dim;
-#pragma unroll
-  for (int k = 0; k < kRows; ++k) {
-    const int i = lane.row + k * lane.row_lanes;
-    const bool is_write = is_inside && i < writes, is_read = is_inside && i < reads;
-    const std::int64_t w = pair * writes + i, r = pair * reads + i;
-    step.write_source[k] = is_write ? scratch.write_sources[w] : 0;
-    step.write_target[k] = is_write ? scratch.write_targets[w] : 0;
-    step.write_link[k] = is_write ? scratch.write_links[w] : -1;
-    step.write_weight[k] = is_write ? scratch.write_weights[w] : 0;
-    step.write_read[k] = is_write ? scratch.write_reads[w] : 0;
-    step.read_source[k] = is_read ? scratch.read_sources[r] : 0;
-    step.read_link[k] = is_read ? scratch.read_links[r] : -1;
-    step.read_weight[k] = is_read ? scratch.read_weights[r] : 0;
-  }
-#pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-    step.value[c] = is_inside ? load(call.v, call.dtype, t, head * call.value_dim + lane.column + c) : 0;
-  }
-  step.log_decay = call.log_decay[pair];
-  step.beta = call.beta[pair];
-}
+/// One group's walk over the tokens [begin, end) of a head; `s` counts from begin.
+template <int kRows, int kColumnLanes, int kColumns>
+class SdmWalk {
+ public:
+  using Lanes = SdmLanes<kColumnLanes>;
+  using Shared = SdmWalkShared<kRows, kColumnLanes, kColumns>;
+  using Stage = SdmStage<kRows, kColumns>;
 
-/// Starts the loads of a token's rows that no link brings.
-template <int kRows, int kColumns>
-__device__ inline void load_rows(const SdmArgs& call, const SdmLane& lane, const SdmStep<kRows, kColumns>& step,
-                                 float (&written)[kRows][kColumns], float (&read)[kRows][kColumns]) {
-#pragma unroll
-  for (int k = 0; k < kRows; ++k) {
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) written[k][c] = read[k][c] = 0;
-    if (step.write_source[k] && step.write_link[k] < 0) {
-      load_columns(step.write_source[k], call.initial_dtype, lane.column, written[k]);
-    }
-    if (step.read_source[k]) load_columns(step.read_source[k], call.initial_dtype, lane.column, read[k]);
+  __device__ SdmWalk(const SdmKernelArgs& args, Shared& shared) : args_(args), call_(args.call), shared_(shared) {
+    writes_ = sdm_kept(call_.write_count, call_.side), reads_ = sdm_kept(call_.read_count, call_.side);
+    head_ = blockIdx.y;
+    begin_ = call_.batch.offsets[blockIdx.z];
+    length_ = call_.batch.offsets[blockIdx.z + 1] - begin_;
+    column_ = Lanes::template column<kColumns>(blockIdx.x);
+    is_inside_ = column_ < call_.value_dim;
   }
-}
+  __device__ std::int64_t length() const { return length_; }
 
-template <int kColumns>
-__device__ inline void load_tile(const float* tile, int place, int column_lanes, float (&x)[kColumns]) {
-  const float* from = tile + (place * column_lanes + static_cast<int>(threadIdx.x) % column_lanes) * kColumns;
-  if constexpr (kColumns == 4) {
-    load_four(from, x);
-  } else {
-    x[0] = *from;
+  /// Lists of the first tokens; places beyond the sets stay empty.
+  __device__ void begin() {
+    const int lane = static_cast<int>(threadIdx.x) % kSdmGroup;
+    for (int i = lane; i < kSdmLists * Shared::kPlaces; i += kSdmGroup) {
+      shared_.writes[i / Shared::kPlaces][i % Shared::kPlaces] = {0, 0, 0, 0, 0, -1};
+      shared_.reads[i / Shared::kPlaces][i % Shared::kPlaces] = {0, 0, -1};
+    }
+    warp_barrier();
+    for (int s = 0; s < kSdmAhead; ++s) copy_lists(s);
+    wait_for_copies<kSdmAhead - 3>();
+    warp_barrier();
   }
-}
-template <int kColumns>
-__device__ inline void store_tile(float* tile, int place, int column_lanes, const float (&x)[kColumns]) {
-  store_columns(reinterpret_cast<SdmSource>(tile),
-                (place * column_lanes + static_cast<int>(threadIdx.x) % column_lanes) * kColumns, x);
-}
 
-/// Predict, write, read: `written` becomes the new rows, which go to their places and to `tile`.
-template <int kRows, int kColumns>
-__device__ inline void run_step(const SdmWalkArgs& args, const SdmLane& lane, std::int64_t t, std::int64_t head,
-                                const SdmStep<kRows, kColumns>& step, float (&written)[kRows][kColumns],
-                                const float (&read)[kRows][kColumns], float* tile) {
-  const SdmArgs& call = args.call;
-  float residual[kColumns] = {}, out[kColumns] = {};
-#pragma unroll
-  for (int k = 0; k < kRows; ++k) {
-    const float decay = expf(call.key_weighted_decay ? step.log_decay * step.write_weight[k] : step.log_decay);
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      written[k][c] *= decay;
-      residual[c] += step.write_weight[k] * written[k][c];
+  /// Starts the copy of a token's lists; their place was last read before the last barrier.
+  __device__ void copy_lists(std::int64_t s) {
+    if (s < length_) {
+      const std::int64_t pair = (begin_ + s) * call_.head_count + head_;
+      const int slot = static_cast<int>(s % kSdmLists), lane = static_cast<int>(threadIdx.x) % kSdmGroup;
+      const auto copy = [lane](void* to, const void* from, int pieces) {
+        for (int i = lane; i < pieces; i += kSdmGroup) {
+          copy_16_async(static_cast<float4*>(to) + i, static_cast<const float4*>(from) + i, true);
+        }
+      };
+      copy(shared_.writes[slot], args_.scratch.writes + pair * writes_, 2 * writes_);
+      copy(shared_.reads[slot], args_.scratch.reads + pair * reads_, reads_);
     }
+    commit_copies();
   }
-  sum_rows(residual, args.column_lanes);
-#pragma unroll
-  for (int c = 0; c < kColumns; ++c) residual[c] = step.value[c] - residual[c];
-#pragma unroll
-  for (int k = 0; k < kRows; ++k) {
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      written[k][c] +=
-          step.beta * step.write_weight[k] * (call.slot_residual ? step.value[c] - written[k][c] : residual[c]);
-      out[c] += step.write_read[k] * written[k][c];
-    }
-    if (step.write_target[k]) {
-      store_columns(step.write_target[k], lane.column, written[k]);
-      store_tile(tile, lane.row + k * lane.row_lanes, args.column_lanes, written[k]);
-    }
-  }
-  warp_barrier();
-#pragma unroll
-  for (int k = 0; k < kRows; ++k) {
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) out[c] += step.read_weight[k] * read[k][c];
-  }
-  sum_rows(out, args.column_lanes);
-  if (lane.row != 0 || lane.column >= call.value_dim) return;
-#pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-    const std::int64_t column = head * call.value_dim + lane.column + c;
-    store(call.out, call.dtype, t, column, out[c]);
-    if (call.residual.data) store(call.residual, call.dtype, t, column, residual[c]);
-  }
-}
 
-template <int kRows, int kColumns>
-__global__ void __launch_bounds__(128) sdm_walk_kernel(SdmWalkArgs args) {
-  constexpr int kTile = kRows * kSdmGroup * kColumns;
-  const SdmArgs& call = args.call;
-  const int b = static_cast<int>(blockIdx.z);
-  const std::int64_t head = blockIdx.y, begin = call.batch.offsets[b], end = call.batch.offsets[b + 1];
-  const SdmLane lane(args.column_lanes, kColumns);
-  float* tiles = reinterpret_cast<float*>(dynamic_shared()) + threadIdx.x / kSdmGroup * 2 * kTile;
-  if (begin == end) return;
-  SdmStep<kRows, kColumns> step, next;
-  float written[kRows][kColumns], read[kRows][kColumns], next_written[kRows][kColumns], next_read[kRows][kColumns];
-  load_step(args, lane, begin, head, next);
-  load_rows(call, lane, next, next_written, next_read);
-  for (std::int64_t t = begin; t < end; ++t) {
-    step = next;
-    const float* previous_tile = tiles + (t - begin + 1) % 2 * kTile;
+  /// Starts the loads of a token's rows, without those that are linked.
+  __device__ void load(std::int64_t s, Stage& stage) const {
+    if (s >= length_) return;
+    const std::int64_t t = begin_ + s;
+    const SdmWrite* writes = shared_.writes[s % kSdmLists];
+    const SdmRead* reads = shared_.reads[s % kSdmLists];
 #pragma unroll
     for (int k = 0; k < kRows; ++k) {
+      const int i = Lanes::row() + k * Lanes::kRowLanes;
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) written[k][c] = next_written[k][c], read[k][c] = next_read[k][c];
-      if (step.write_link[k] >= 0) load_tile(previous_tile, step.write_link[k], args.column_lanes, written[k]);
-      if (step.read_link[k] >= 0) load_tile(previous_tile, step.read_link[k], args.column_lanes, read[k]);
+      for (int c = 0; c < kColumns; ++c) stage.written[k][c] = stage.read[k][c] = 0;
+      if (is_inside_ && writes[i].source) load_columns(writes[i].source, column_, stage.written[k]);
+      if (is_inside_ && reads[i].source) load_columns(reads[i].source, column_, stage.read[k]);
     }
-    if (t + 1 < end) {
-      load_step(args, lane, t + 1, head, next);
-      load_rows(call, lane, next, next_written, next_read);
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      stage.value[c] = is_inside_ ? load_raw(call_.v, call_.dtype, t, head_ * call_.value_dim + column_ + c) : 0.0f;
     }
-    run_step(args, lane, t, head, step, written, read, tiles + (t - begin) % 2 * kTile);
+    stage.beta = call_.beta[t * call_.head_count + head_];
+  }
+
+  /// The token's rows have come: takes those that the last two tokens wrote.
+  __device__ void take_links(std::int64_t s, Stage& stage) const {
+#pragma unroll
+    for (int k = 0; k < kRows; ++k) {
+      const int i = Lanes::row() + k * Lanes::kRowLanes;
+      const SdmWrite& write = shared_.writes[s % kSdmLists][i];
+      const SdmRead& read = shared_.reads[s % kSdmLists][i];
+      if (is_inside_) unpack_columns(write.source, call_.initial_dtype, stage.written[k]);
+      if (is_inside_) unpack_columns(read.source, call_.initial_dtype, stage.read[k]);
+      take_link(s, write.link, stage.written[k]);
+      take_link(s, read.link, stage.read[k]);
+    }
+  }
+
+  /// Predict, write, read. All lists but the last kSdmAhead - 3 that were asked for have come when it ends.
+  __device__ void run(std::int64_t s, Stage& stage) const {
+    const SdmWrite* writes = shared_.writes[s % kSdmLists];
+    float residual[kColumns] = {}, out[kColumns] = {};
+#pragma unroll
+    for (int k = 0; k < kRows; ++k) {
+      const SdmWrite& write = writes[Lanes::row() + k * Lanes::kRowLanes];
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        stage.written[k][c] *= write.decay;
+        residual[c] += write.weight * stage.written[k][c];
+      }
+    }
+    Lanes::sum_rows(residual);
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      stage.value[c] = raw_value(stage.value[c], call_.dtype);
+      residual[c] = stage.value[c] - residual[c];
+    }
+    float* tile = shared_.tiles[s % 3];
+#pragma unroll
+    for (int k = 0; k < kRows; ++k) {
+      const int i = Lanes::row() + k * Lanes::kRowLanes;
+      const SdmWrite& write = writes[i];
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        float& cell = stage.written[k][c];
+        cell += stage.beta * write.weight * (call_.slot_residual ? stage.value[c] - cell : residual[c]);
+        out[c] += write.read_weight * cell;
+      }
+      store_columns(reinterpret_cast<SdmSource>(tile), tile_place(i), stage.written[k]);
+      if (is_inside_ && write.target) store_columns(write.target, column_, stage.written[k]);
+    }
+    wait_for_copies<kSdmAhead - 3>();
+    warp_barrier();
+#pragma unroll
+    for (int k = 0; k < kRows; ++k) {
+      const float weight = shared_.reads[s % kSdmLists][Lanes::row() + k * Lanes::kRowLanes].weight;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) out[c] += weight * stage.read[k][c];
+    }
+    Lanes::sum_rows(out);
+    if (is_inside_ && Lanes::row() == 0) store_outputs(call_, begin_ + s, head_, column_, out, residual);
+  }
+
+ private:
+  __device__ static int tile_place(int i) { return (i * kColumnLanes + Lanes::column_lane()) * kColumns; }
+  __device__ void take_link(std::int64_t s, std::int32_t link, float (&x)[kColumns]) const {
+    if (link < 0) return;
+    const float* tile = shared_.tiles[(s + (link < kSdmMaxCount ? 2 : 1)) % 3] + tile_place(link % kSdmMaxCount);
+    load_columns(reinterpret_cast<SdmSource>(tile), 0, x);
+  }
+
+  const SdmKernelArgs& args_;
+  const SdmArgs& call_;
+  Shared& shared_;
+  int writes_, reads_;
+  std::int64_t head_, begin_, length_, column_;
+  bool is_inside_;
+};
+
+template <int kRows, int kColumnLanes, int kColumns>
+__global__ void __launch_bounds__(64) sdm_walk_kernel(SdmKernelArgs args) {
+  using Walk = SdmWalk<kRows, kColumnLanes, kColumns>;
+  auto* groups = reinterpret_cast<typename Walk::Shared*>(dynamic_shared());
+  Walk walk(args, groups[threadIdx.x / kSdmGroup]);
+  if (walk.length() == 0) return;
+  typename Walk::Stage stages[3];
+  walk.begin();
+  walk.load(0, stages[0]);
+  walk.load(1, stages[1]);
+  for (std::int64_t first = 0; first < walk.length(); first += 3) {
+#pragma unroll
+    for (int j = 0; j < 3; ++j) {  // stages by constants: they are registers
+      const std::int64_t s = first + j;
+      if (s >= walk.length()) break;
+      walk.take_links(s, stages[j]);
+      walk.load(s + 2, stages[(j + 2) % 3]);
+      walk.copy_lists(s + kSdmAhead);
+      walk.run(s, stages[j]);
+    }
   }
 }
 
