@@ -44,49 +44,63 @@ struct ChunkColumns {
   }
 };
 
-/// Elements c, c + 1 of a row; zeros past `width`.
-__device__ __forceinline__ std::uint32_t load_row_pair(const ConstRows& rows, std::int64_t t, std::int64_t at, int c, int width,
-                                                    bool has_words) {
-  const std::uint16_t* row = static_cast<const std::uint16_t*>(rows.data) + t * rows.stride + at + c;
-  if (has_words) return c < width ? *reinterpret_cast<const std::uint32_t*>(row) : 0;
-  std::uint32_t pair = c < width ? row[0] : 0;
-  if (c + 1 < width) pair |= static_cast<std::uint32_t>(row[1]) << 16;
-  return pair;
+/// Elements c, c + 1 of a row of `width`, as one word where rows are aligned for that.
+__device__ __forceinline__ std::uint32_t load_row_pair(const std::uint16_t* row, int c, int width, bool has_words) {
+  if (has_words) return *reinterpret_cast<const std::uint32_t*>(row + c);
+  return row[c] | static_cast<std::uint32_t>(row[c + 1 < width ? c + 1 : c]) << 16;
 }
 
 /// g clamped at -120: e^-120 is 0 as well (spec 2).
 __device__ __forceinline__ float decay_of(float g) { return exp2f(fmaxf(g, -120.0f) * 1.4426950408889634f); }
 
-template <ChunkEdit kEdit>
-__device__ __forceinline__ void load_columns(const DeltaChunkArgs& a, const ChunkSide& side, const std::int32_t* token,
-                                             int count, int h, int c, ChunkColumns<kEdit>& x) {
+/// Rows from column c on; token(i) names the tokens. Every load is made, so that all are under way at once: what is not there
+/// is some other row, for finish_columns to clear. Decays are still logarithms.
+template <ChunkEdit kEdit, class Token>
+__device__ __forceinline__ void load_columns(const DeltaChunkArgs& a, const ChunkSide& side, const Token& token, int h, int c,
+                                             ChunkColumns<kEdit>& x) {
   const std::int64_t key_at = static_cast<std::int64_t>(h / (a.value_heads / a.key_heads)) * a.key_dim;
+  const bool is_column = c < a.key_dim, has_words = a.has_key_words;
+  const int from = is_column ? c : 0;
+  const auto row = [&](const ConstRows& rows, std::int64_t t) { return static_cast<const std::uint16_t*>(rows.data) + t * rows.stride; };
 #pragma unroll
   for (int i = 0; i < kBlockTokens; ++i) {
-    x.q[i] = x.k[i] = 0;
-    if constexpr (x.kHasErase) x.b[i] = 0;
-    x.decay[i][0] = x.decay[i][1] = 0;
-    if (i >= count) continue;
-    const std::int64_t t = token[i], head = t * a.value_heads + h;
-    x.q[i] = load_row_pair(side.q, t, key_at, c, a.key_dim, a.has_key_words);
-    x.k[i] = load_row_pair(side.k, t, key_at, c, a.key_dim, a.has_key_words);
-    if constexpr (x.kHasErase)
-      x.b[i] = load_row_pair(a.erase, t, static_cast<std::int64_t>(h) * a.key_dim, c, a.key_dim, a.has_key_words);
-    if (a.decay == ChunkDecay::kToken) x.decay[i][0] = x.decay[i][1] = side.log_decay[head];
-    if (a.decay != ChunkDecay::kRow || c >= a.key_dim) continue;
-    const float* g = side.log_decay + head * a.key_dim + c;
-    if (a.has_key_words) {
-      const TwoFloats pair = *reinterpret_cast<const TwoFloats*>(g);
-      x.decay[i][0] = pair.x, x.decay[i][1] = pair.y;
-    } else {
-      x.decay[i][0] = g[0];
-      if (c + 1 < a.key_dim) x.decay[i][1] = g[1];
+    const std::int64_t t = token(i);
+    x.q[i] = load_row_pair(row(side.q, t) + key_at, from, a.key_dim, has_words);
+    x.k[i] = load_row_pair(row(side.k, t) + key_at, from, a.key_dim, has_words);
+    if constexpr (x.kHasErase) {
+      x.b[i] = load_row_pair(row(a.erase, t) + static_cast<std::int64_t>(h) * a.key_dim, from, a.key_dim, has_words);
     }
   }
+  if (a.decay == ChunkDecay::kRow) {
+#pragma unroll
+    for (int i = 0; i < kBlockTokens; ++i) {
+      const float* g = side.log_decay + (static_cast<std::int64_t>(token(i)) * a.value_heads + h) * a.key_dim + from;
+      if (has_words) {
+        const TwoFloats pair = load_floats(g);
+        x.decay[i][0] = pair.x, x.decay[i][1] = pair.y;
+      } else {
+        x.decay[i][0] = g[0], x.decay[i][1] = g[from + 1 < a.key_dim ? 1 : 0];
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kBlockTokens; ++i) {
+      x.decay[i][0] = a.decay == ChunkDecay::kToken ? side.log_decay[static_cast<std::int64_t>(token(i)) * a.value_heads + h] : 0.0f;
+      x.decay[i][1] = x.decay[i][0];
+    }
+  }
+}
+/// Clears tokens from `count` on and columns past K; decays to factors, 1 where there is nothing.
+template <ChunkEdit kEdit>
+__device__ __forceinline__ void finish_columns(const DeltaChunkArgs& a, int count, int c, ChunkColumns<kEdit>& x) {
+  const std::uint32_t columns = c >= a.key_dim ? 0 : c + 1 < a.key_dim ? 0xFFFFFFFFu : 0xFFFFu;
 #pragma unroll
   for (int i = 0; i < kBlockTokens; ++i) {
-    x.decay[i][0] = decay_of(x.decay[i][0]);
-    x.decay[i][1] = a.decay == ChunkDecay::kRow ? decay_of(x.decay[i][1]) : x.decay[i][0];
+    const std::uint32_t kept = i < count ? columns : 0;
+    x.q[i] &= kept, x.k[i] &= kept;
+    if constexpr (x.kHasErase) x.b[i] &= kept;
+    x.decay[i][0] = kept ? decay_of(x.decay[i][0]) : 1.0f;
+    x.decay[i][1] = kept ? decay_of(x.decay[i][1]) : 1.0f;
   }
 }
 
@@ -170,14 +184,17 @@ __device__ __forceinline__ void write_near_operands(const ChunkColumns<kEdit>& x
   }
 }
 
-/// Pair sums at their places. Erase pairs get b of the column.
+/// Puts pair sums at their places. Erase pairs get b of the column.
+struct PairWeights {
+  float row, column;
+};
 template <int KD>
-__device__ __forceinline__ void put_erase_pair(ChunkIntraShared<KD>& shared, int i, int j, float sum) {
-  shared.triangle[i][j] = sum * shared.erase_weight[i] * (shared.key_weight[j] * shared.beta[j]);
+__device__ __forceinline__ PairWeights erase_weights(const ChunkIntraShared<KD>& shared, int i, int j) {
+  return {shared.erase_weight[i], shared.key_weight[j] * shared.beta[j]};
 }
 template <int KD>
-__device__ __forceinline__ void put_query_pair(ChunkIntraShared<KD>& shared, int i, int j, float sum) {
-  shared.attend[i][j] = to_bf16(sum * shared.query_weight[i] * shared.key_weight[j]).bits;
+__device__ __forceinline__ PairWeights query_weights(const ChunkIntraShared<KD>& shared, int i, int j) {
+  return {shared.query_weight[i], shared.key_weight[j]};
 }
 
 /// A 16 x 16 product of rows [row, row + 16) and columns [column, column + 16) of a far level, to pairs from (i, j) on.
@@ -194,23 +211,35 @@ __device__ __forceinline__ void multiply_far(ChunkIntraShared<KD>& shared, int l
     multiply_16x8(sum[0], left, right[0], right[1]);
     multiply_16x8(sum[1], left, right[2], right[3]);
   }
+  const int to_i = i + lane / 4, to_j = j + lane % 4 * 2;
+  PairWeights weights[2][4];
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int to_i = i + lane / 4 + e / 2 * 8, to_j = j + 8 * n + lane % 4 * 2 + e % 2;
+      const int place_i = to_i + e / 2 * 8, place_j = to_j + 8 * n + e % 2;
+      weights[n][e] = is_erase ? erase_weights(shared, place_i, place_j) : query_weights(shared, place_i, place_j);
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float x = sum[n][2 * half] * weights[n][2 * half].row * weights[n][2 * half].column;
+      const float y = sum[n][2 * half + 1] * weights[n][2 * half + 1].row * weights[n][2 * half + 1].column;
       if (is_erase) {
-        put_erase_pair(shared, to_i, to_j, sum[n][e]);
+        store_floats(&shared.triangle[to_i + 8 * half][to_j + 8 * n], {x, y});
       } else {
-        put_query_pair(shared, to_i, to_j, sum[n][e]);
+        put_words(shared.attend[to_i + 8 * half], to_j + 8 * n, x, y);
       }
     }
   }
 }
 
-/// Blocks s and s + 1 of a near level: 8 erase keys and 8 queries of each against its 8 keys.
-template <int KD>
-__device__ __forceinline__ void multiply_near(ChunkIntraShared<KD>& shared, int at, int level, int s, bool has_erase) {
+/// Blocks s and s + 1 of near level 1 << kShift: 8 erase keys and 8 queries of each against its 8 keys.
+template <int kShift, int KD, ChunkEdit kEdit>
+__device__ __forceinline__ void multiply_near(ChunkIntraShared<KD>& shared, int at, int s) {
+  constexpr int kLevel = 1 << kShift;
   const int lane = static_cast<int>(threadIdx.x) % kMatrixLanes;
   float sum[2][4] = {};
 #pragma unroll
@@ -228,11 +257,15 @@ __device__ __forceinline__ void multiply_near(ChunkIntraShared<KD>& shared, int 
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int row = lane / 4, column = lane % 4 * 2 + e;
-      if (row / level != column / level) continue;
-      const int base = (s + n) * kBlockTokens + row / level * 2 * level;
-      const int i = base + level + row % level, j = base + column % level;
-      if (has_erase) put_erase_pair(shared, i, j, sum[n][e]);
-      put_query_pair(shared, i, j, sum[n][2 + e]);
+      if (row >> kShift != column >> kShift) continue;
+      const int base = (s + n) * kBlockTokens + (row >> kShift << (kShift + 1));
+      const int i = base + kLevel + (row & (kLevel - 1)), j = base + (column & (kLevel - 1));
+      const PairWeights query = query_weights(shared, i, j);
+      if constexpr (kEdit != ChunkEdit::kNone) {
+        const PairWeights erase = erase_weights(shared, i, j);
+        shared.triangle[i][j] = sum[n][e] * erase.row * erase.column;
+      }
+      shared.attend[i][j] = to_bf16(sum[n][2 + e] * query.row * query.column).bits;
     }
   }
 }
@@ -254,8 +287,17 @@ __device__ __forceinline__ void multiply_levels(ChunkIntraShared<KD>& shared, bo
       if ((is_erase && !kHasErase) || 2 * half + 1 >= blocks) continue;
       multiply_far<KD>(shared, 1, (is_erase ? 32 : 64) + half * 16, half * 16, is_erase, half * 32 + 16, half * 32);
     } else {
-      const int near = is_far ? 0 : unit / 2, s = unit % 2 * 2;
-      if (s < blocks) multiply_near<KD>(shared, is_far ? 2 : near, is_far ? 8 : 4 >> near, s, kHasErase);
+      const int s = unit % 2 * 2, near = unit / 2;
+      if (s >= blocks) continue;
+      if (is_far) {
+        multiply_near<3, KD, kEdit>(shared, 2, s);
+      } else if (near == 0) {
+        multiply_near<2, KD, kEdit>(shared, 0, s);
+      } else if (near == 1) {
+        multiply_near<1, KD, kEdit>(shared, 1, s);
+      } else {
+        multiply_near<0, KD, kEdit>(shared, 2, s);
+      }
     }
   }
 }
@@ -280,11 +322,24 @@ __global__ void __launch_bounds__(2 * KD, KD > 96 ? 2 : 1) delta_chunk_intra_ker
   const ChunkPlace place = chunk_place(a, window, list, sequence_of_window(a, a.first_window + window));
   if (place.count == 0) return;
   const ChunkSide& side = list < a.routed_lists ? a.routed : a.shared;
-  const int blocks = (place.count + kBlockTokens - 1) / kBlockTokens;
+  const int blocks = (place.count + kBlockTokens - 1) / kBlockTokens, s = thread / kPairs, c = thread % kPairs * 2;
+  const bool is_stored = s < blocks, takes_part = kHasErase || is_stored;
+  const int left = place.count - s * kBlockTokens;
+  if (is_listed(a, list)) {
+    if (thread < place.count) shared.token[thread] = chunk_member(a, place, list, thread).token;
+    __syncthreads();
+  }
+  ChunkColumns<kEdit> x{};
+  if (is_stored) {
+    const auto token = [&](int i) {
+      const int row = s * kBlockTokens + (i < left ? i : 0);
+      return is_listed(a, list) ? shared.token[row] : place.first + row;
+    };
+    load_columns<kEdit>(a, side, token, h, c, x);
+  }
   if (thread < kChunkTokens) {
     const bool is_token = thread < place.count;
     const ChunkMember member = is_token ? chunk_member(a, place, list, thread) : ChunkMember{0, 0, 0, 0};
-    shared.token[thread] = member.token;
     shared.erase_weight[thread] = member.erase_weight;
     shared.key_weight[thread] = member.key_weight;
     shared.query_weight[thread] = member.query_weight * a.scale;
@@ -292,17 +347,10 @@ __global__ void __launch_bounds__(2 * KD, KD > 96 ? 2 : 1) delta_chunk_intra_ker
   }
   for (int i = thread; i < kChunkTokens * 8; i += kThreads)
     store_words(&shared.attend[i / 8][i % 8 * 8], FourWords{});
-  __syncthreads();
-
-  const int s = thread / kPairs, c = thread % kPairs * 2;
-  const bool is_stored = s < blocks, takes_part = kHasErase || is_stored;
-  const int left = place.count - s * kBlockTokens;
-  ChunkColumns<kEdit> x;
-  load_columns<kEdit>(a, side, shared.token + s * kBlockTokens, left, h, c, x);
+  finish_columns<kEdit>(a, left, c, x);
   float total[2] = {1.0f, 1.0f};
 #pragma unroll
   for (int i = 0; i < kBlockTokens; ++i) {
-    if (i >= left) x.decay[i][0] = x.decay[i][1] = 1.0f;
     total[0] *= x.decay[i][0], total[1] *= x.decay[i][1];
     shared.triangle[s * kBlockTokens + i][c / 2] = x.query(i, 0) * x.key(i, 0) + x.query(i, 1) * x.key(i, 1);
   }
@@ -337,7 +385,8 @@ __global__ void __launch_bounds__(2 * KD, KD > 96 ? 2 : 1) delta_chunk_intra_ker
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < KD / 32; ++i) sum += shared.diagonal[i][thread];
-    put_query_pair(shared, thread, thread, sum);
+    const PairWeights weights = query_weights(shared, thread, thread);
+    shared.attend[thread][thread] = to_bf16(sum * weights.row * weights.column).bits;
   }
   __syncthreads();
   const int rows = blocks * kBlockTokens;

@@ -1,6 +1,7 @@
 // The inverse of a unit lower triangular matrix [64 x 64] in shared memory, by 16 x 16 blocks.
 #pragma once
 
+#include "backends/gpu/kernels/element.cuh"
 #include "backends/gpu/platform/gpu_matrix.h"
 
 namespace cairn::gpu {
@@ -61,7 +62,14 @@ __device__ __forceinline__ void invert_diagonal_block(const float* corner, int c
   for (int i = 0; i < 16; ++i) {
     float sum = i == column ? 1.0f : 0.0f;
 #pragma unroll
-    for (int j = 0; j < i; ++j) sum -= corner[i * kTriangleStride + j] * x[j];
+    for (int j = 0; j < i; j += 4) {
+      float m[4];
+      load_four(corner + i * kTriangleStride + j, m);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        if (j + c < i) sum -= m[c] * x[j + c];
+      }
+    }
     x[i] = sum;
   }
 }

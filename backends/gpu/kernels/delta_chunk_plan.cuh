@@ -33,6 +33,9 @@ __device__ inline FourWords load_words(const void* from) { return *static_cast<c
 struct alignas(8) TwoFloats {
   float x, y;
 };
+__device__ inline TwoFloats load_floats(const void* from) { return *static_cast<const TwoFloats*>(from); }
+
+__device__ inline void store_floats(void* to, const TwoFloats& floats) { *static_cast<TwoFloats*>(to) = floats; }
 
 /// A token of a list and what its keys and query are multiplied with.
 struct ChunkMember {

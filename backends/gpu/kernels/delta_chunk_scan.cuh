@@ -3,7 +3,7 @@
 //   Launch    grid (slices, HV, lists * sequences). Groups of 32 lanes: kColumns of the chain, each with 16 columns of S^T
 //             [16 columns x KD] in registers in f32, so that a chain waits for nobody: sums of one product are the left
 //             operand of the next. As many write the outputs of the chunk before; their S and U come as the chain's operands,
-//             which lie as right operands need them. kLoaders copy the operands of the chunk after. One barrier a chunk
+//             which lie as right operands need them. kChunkLoaders copy the operands of the chunk after. One barrier a chunk
 //   Traffic   KD 128: 72 KB a chunk and slice of 64 columns, mostly from L2
 //   Numerics  S f32; S, X and U are rounded to bf16 as operands; sums f32 in an order that does not depend on the slice
 #pragma once
@@ -12,10 +12,9 @@
 
 namespace cairn::gpu {
 
-inline constexpr int kScanLoaders = 4;
-
+inline constexpr int kChunkLoaders = 4, kLoaderLanes = kChunkLoaders * kMatrixLanes;
 /// Threads for kColumns groups of 16 columns.
-constexpr int chunk_scan_threads(int columns) { return (2 * columns + kScanLoaders) * kMatrixLanes; }
+constexpr int chunk_scan_threads(int columns) { return (2 * columns + kChunkLoaders) * kMatrixLanes; }
 
 template <int KD, int kColumns, bool kIsDelta>
 struct ChunkScanShared {
@@ -81,36 +80,58 @@ __device__ __forceinline__ int find_chunks(const DeltaChunkArgs& a, const ChunkS
   return found;
 }
 
-/// Copies `rows` rows of KD elements that lie together, zeros behind, to rows of KD + 8.
+/// Copies `rows` of 64 rows of KD elements that lie together, zeros behind, to rows of KD + 8. Each of kLoaderLanes lanes has a
+/// column of 16-byte pieces, so that all its addresses are constants apart.
 template <int KD>
-__device__ __forceinline__ void copy_rows(std::uint16_t (*to)[KD + 8], const std::uint16_t* from, int rows, int lane, int lanes) {
-  constexpr int kPieces = KD / 8;
-  for (int i = lane; i < kChunkTokens * kPieces; i += lanes)
-    copy_16_async(&to[i / kPieces][i % kPieces * 8], from + (i / kPieces < rows ? i * 8 : 0), i / kPieces < rows);
+__device__ __forceinline__ void copy_rows(std::uint16_t (*to)[KD + 8], const std::uint16_t* from, int rows, int lane) {
+  constexpr int kPieces = KD / 8, kAtOnce = kLoaderLanes / kPieces;
+  const int first = lane / kPieces, piece = lane % kPieces * 8;
+  if (first >= kAtOnce) return;
+  std::uint16_t* const target = &to[first][piece];
+  const std::uint16_t* const source = from + first * KD + piece;
+#pragma unroll
+  for (int row = 0; row < kChunkTokens; row += kAtOnce) {
+    if (kChunkTokens % kAtOnce != 0 && row + first >= kChunkTokens) continue;
+    const bool is_inside = row + first < rows;
+    copy_16_async(target + row * (KD + 8), is_inside ? source + row * KD : from, is_inside);
+  }
 }
 /// The same for the blocks on and below the diagonal of a tile [64, 64].
-__device__ __forceinline__ void copy_lower_blocks(std::uint16_t (*to)[kChunkStride], const std::uint16_t* from, int rows, int lane,
-                                                  int lanes) {
-  for (int i = lane; i < kChunkTokens * 8; i += lanes) {
-    if (i % 8 < (i / 8 / kBlockTokens + 1) * 2) copy_16_async(&to[i / 8][i % 8 * 8], from + (i / 8 < rows ? i * 8 : 0), i / 8 < rows);
+__device__ __forceinline__ void copy_lower_blocks(std::uint16_t (*to)[kChunkStride], const std::uint16_t* from, int rows, int lane) {
+  constexpr int kAtOnce = kLoaderLanes / 8;
+  const int first = lane / 8, piece = lane % 8 * 8;
+  std::uint16_t* const target = &to[first][piece];
+  const std::uint16_t* const source = from + first * kChunkTokens + piece;
+#pragma unroll
+  for (int row = 0; row < kChunkTokens; row += kAtOnce) {
+    if (piece >= (row / kBlockTokens + 1) * kBlockTokens) continue;
+    const bool is_inside = row + first < rows;
+    copy_16_async(target + row * kChunkStride, is_inside ? source + row * kChunkTokens : from, is_inside);
   }
 }
 /// The slice's columns of v or w; zeros for rows past `count` and columns past V.
 template <int kWidth>
 __device__ __forceinline__ void copy_values(const DeltaChunkArgs& a, const ChunkScan& scan, const ChunkPlace& place, const ConstRows& rows,
-                                            std::uint16_t (*to)[kWidth + 8], int lane, int lanes) {
-  constexpr int kPieces = kWidth / 8;
+                                            std::uint16_t (*to)[kWidth + 8], int lane) {
+  constexpr int kPieces = kWidth / 8, kAtOnce = kLoaderLanes / kPieces;
   const auto* const data = static_cast<const std::uint16_t*>(rows.data);
-  for (int i = lane; i < kChunkTokens * kPieces; i += lanes) {
-    const int row = i / kPieces, column = scan.first_column + i % kPieces * 8;
-    const bool is_inside = row < place.count && column < a.value_dim;
+  const int column = scan.first_column + lane % kPieces * 8;
+  std::int64_t token[kChunkTokens / kAtOnce];
+#pragma unroll
+  for (int i = 0; i < kChunkTokens / kAtOnce; ++i) {
+    const int row = i * kAtOnce + lane / kPieces;
+    token[i] = row < place.count ? chunk_member(a, place, scan.list, row).token : -1;
+  }
+#pragma unroll
+  for (int i = 0; i < kChunkTokens / kAtOnce; ++i) {
+    const bool is_inside = token[i] >= 0 && column < a.value_dim;
     const std::uint16_t* from = data;
-    if (is_inside)
-      from += chunk_member(a, place, scan.list, row).token * rows.stride + static_cast<std::int64_t>(scan.h) * a.value_dim + column;
-    std::uint16_t* const piece = &to[row][i % kPieces * 8];
+    if (is_inside) from += token[i] * rows.stride + static_cast<std::int64_t>(scan.h) * a.value_dim + column;
+    std::uint16_t* const piece = &to[i * kAtOnce + lane / kPieces][lane % kPieces * 8];
     if (a.has_value_pieces) {
       copy_16_async(piece, from, is_inside);
     } else {
+#pragma unroll 1
       for (int j = 0; j < 8; ++j) piece[j] = is_inside && column + j < a.value_dim ? from[j] : 0;
     }
   }
@@ -118,27 +139,27 @@ __device__ __forceinline__ void copy_values(const DeltaChunkArgs& a, const Chunk
 
 template <int KD, int kColumns, bool kIsDelta>
 __device__ __forceinline__ void load_chain_stage(const DeltaChunkArgs& a, const ChunkScan& scan, const ChunkPlace& place,
-                                                 typename ChunkScanShared<KD, kColumns, kIsDelta>::ChainStage& to, int lane, int lanes) {
+                                                 typename ChunkScanShared<KD, kColumns, kIsDelta>::ChainStage& to, int lane) {
   constexpr int kWidth = 16 * kColumns;
   const std::int64_t row = tile_row(a, place, scan.h);
   const int rows = (place.count + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
-  copy_values<kWidth>(a, scan, place, a.v, to.value, lane, lanes);
+  copy_values<kWidth>(a, scan, place, a.v, to.value, lane);
   if constexpr (kIsDelta) {
-    if (a.write.data) copy_values<kWidth>(a, scan, place, a.write, to.write, lane, lanes);
-    copy_rows<KD>(to.erase, a.tiles.erase + row * KD, rows, lane, lanes);
-    copy_lower_blocks(to.solve, a.tiles.solve + row * kChunkTokens, rows, lane, lanes);
+    if (a.write.data) copy_values<kWidth>(a, scan, place, a.write, to.write, lane);
+    copy_rows<KD>(to.erase, a.tiles.erase + row * KD, rows, lane);
+    copy_lower_blocks(to.solve, a.tiles.solve + row * kChunkTokens, rows, lane);
   }
-  copy_rows<KD>(to.key, a.tiles.key + row * KD, rows, lane, lanes);
+  copy_rows<KD>(to.key, a.tiles.key + row * KD, rows, lane);
   const float* factors = chunk_factors(a, place.window, scan.list, scan.h, KD);
-  for (int i = lane; i < (KD + kChunkTokens) / 4; i += lanes) copy_16_async(&to.factors[4 * i], factors + 4 * i, true);
+  if (lane < (KD + kChunkTokens) / 4) copy_16_async(&to.factors[4 * lane], factors + 4 * lane, true);
 }
 template <int KD, int kColumns, bool kIsDelta>
 __device__ __forceinline__ void load_output_stage(const DeltaChunkArgs& a, const ChunkScan& scan, const ChunkPlace& place,
-                                                  typename ChunkScanShared<KD, kColumns, kIsDelta>::OutputStage& to, int lane, int lanes) {
+                                                  typename ChunkScanShared<KD, kColumns, kIsDelta>::OutputStage& to, int lane) {
   const std::int64_t row = tile_row(a, place, scan.h);
   const int rows = (place.count + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
-  copy_rows<KD>(to.query, a.tiles.query + row * KD, rows, lane, lanes);
-  copy_lower_blocks(to.attend, a.tiles.attend + row * kChunkTokens, rows, lane, lanes);
+  copy_rows<KD>(to.query, a.tiles.query + row * KD, rows, lane);
+  copy_lower_blocks(to.attend, a.tiles.attend + row * kChunkTokens, rows, lane);
 }
 
 /// Sums [16 x 16 n] as left operands, two of 8 columns each.
@@ -241,8 +262,8 @@ __device__ __forceinline__ void find_update(const DeltaChunkArgs& a, const Chunk
     }
 #pragma unroll
     for (int t = 0; t < 2 * kChunkBlocks; ++t) {
-      const float b0 = stage.factors[KD + 8 * t + pair], b1 = stage.factors[KD + 8 * t + pair + 1];
-      r[t][0] *= b0, r[t][1] *= b1, r[t][2] *= b0, r[t][3] *= b1;
+      const TwoFloats b = load_floats(&stage.factors[KD + 8 * t + pair]);
+      r[t][0] *= b.x, r[t][1] *= b.y, r[t][2] *= b.x, r[t][3] *= b.y;
     }
 #pragma unroll
     for (int t = 0; t < kChunkBlocks; ++t) pack_left(update[t], r[2 * t], r[2 * t + 1]);
@@ -269,8 +290,8 @@ __device__ __forceinline__ void advance_chain(const DeltaChunkArgs& a, const Chu
   for (int t = 0; t < kChunkBlocks; ++t) hand_over(shared.update[parity][group][t][lane], update[t]);
 #pragma unroll
   for (int j = 0; j < KD / 8; ++j) {
-    const float d0 = stage.factors[8 * j + pair], d1 = stage.factors[8 * j + pair + 1];
-    chain.s[j][0] *= d0, chain.s[j][1] *= d1, chain.s[j][2] *= d0, chain.s[j][3] *= d1;
+    const TwoFloats d = load_floats(&stage.factors[8 * j + pair]);
+    chain.s[j][0] *= d.x, chain.s[j][1] *= d.y, chain.s[j][2] *= d.x, chain.s[j][3] *= d.y;
   }
 #pragma unroll
   for (int t = 0; t < kChunkBlocks; ++t) {
@@ -360,7 +381,7 @@ __global__ void __launch_bounds__(chunk_scan_threads(kColumns), 1) delta_chunk_s
   auto& shared = *reinterpret_cast<Shared*>(dynamic_shared());
   const int thread = static_cast<int>(threadIdx.x), group = thread / kMatrixLanes;
   const bool is_chain = group < kColumns, is_output = !is_chain && group < 2 * kColumns;
-  const int loader = thread - 2 * kColumns * kMatrixLanes, loaders = kScanLoaders * kMatrixLanes;
+  const int loader = thread - 2 * kColumns * kMatrixLanes;
   const ChunkScan scan = chunk_scan(a, Shared::kWidth);
   if (scan.begin >= scan.end) return;
   const int chunks = find_chunks(a, scan, shared);
@@ -372,7 +393,7 @@ __global__ void __launch_bounds__(chunk_scan_threads(kColumns), 1) delta_chunk_s
     for (int j = 0; j < KD / 8; ++j) chain.s[j][0] = chain.s[j][1] = chain.s[j][2] = chain.s[j][3] = 0;
     chain.for_each(a, column, [&](float& s, std::int64_t at) { s = scan.state[at]; });
   } else if (!is_output) {
-    load_chain_stage<KD, kColumns, kIsDelta>(a, scan, shared.place[0], shared.chain[0], loader, loaders);
+    load_chain_stage<KD, kColumns, kIsDelta>(a, scan, shared.place[0], shared.chain[0], loader);
     commit_copies();
     wait_for_copies<0>();
   }
@@ -393,8 +414,8 @@ __global__ void __launch_bounds__(chunk_scan_threads(kColumns), 1) delta_chunk_s
       if (i > 0) write_outputs<KD, kColumns, kIsDelta>(a, scan, shared.place[i - 1], shared, 1 - parity, group - kColumns);
     } else {
       if (i + 1 < chunks)
-        load_chain_stage<KD, kColumns, kIsDelta>(a, scan, shared.place[i + 1], shared.chain[1 - parity], loader, loaders);
-      if (i < chunks) load_output_stage<KD, kColumns, kIsDelta>(a, scan, shared.place[i], shared.output[parity], loader, loaders);
+        load_chain_stage<KD, kColumns, kIsDelta>(a, scan, shared.place[i + 1], shared.chain[1 - parity], loader);
+      if (i < chunks) load_output_stage<KD, kColumns, kIsDelta>(a, scan, shared.place[i], shared.output[parity], loader);
       commit_copies();
       wait_for_copies<0>();
     }
