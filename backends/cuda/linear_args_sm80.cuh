@@ -16,13 +16,21 @@ struct LinearBf16Args {
   bool accumulate, out_is_f32;
 };
 
-__device__ inline void finish(const LinearBf16Args& args, int token, int out, float sum) {
+__device__ inline DType out_type(const LinearBf16Args& args) { return args.out_is_f32 ? DType::kF32 : DType::kBF16; }
+
+/// What an output is added to.
+__device__ inline float read_output(const LinearBf16Args& args, int token, int out) {
+  if (!args.accumulate || token >= args.token_count || out >= args.out_dim) return 0;
+  return load(args.out, out_type(args), token * args.out_stride + out);
+}
+__device__ inline void finish(const LinearBf16Args& args, int token, int out, float sum, float before) {
   if (token >= args.token_count || out >= args.out_dim) return;
-  const DType type = args.out_is_f32 ? DType::kF32 : DType::kBF16;
-  const std::int64_t at = token * args.out_stride + out;
   if (args.bias) sum += args.bias[out];
-  if (args.accumulate) sum += load(args.out, type, at);
-  store(args.out, type, at, sum);
+  if (args.accumulate) sum += before;
+  store(args.out, out_type(args), token * args.out_stride + out, sum);
+}
+__device__ inline void finish(const LinearBf16Args& args, int token, int out, float sum) {
+  finish(args, token, out, sum, read_output(args, token, out));
 }
 
 }  // namespace cairn::gpu

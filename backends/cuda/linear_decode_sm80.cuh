@@ -30,7 +30,7 @@ __device__ inline uint4 load_piece(const std::uint16_t* from, bool is_inside) {
 }
 
 template <int kWarps, int kPieces, int kAhead, int kTokenTiles, int kRowTiles>
-__global__ void __launch_bounds__(kWarps * 32) linear_decode_kernel(LinearBf16Args args) {
+__global__ void __launch_bounds__(kWarps * 32, kWarps == 16 && kTokenTiles == 2 ? 2 : 0) linear_decode_kernel(LinearBf16Args args) {
   constexpr int kTokens = kTokenTiles * 8, kRows = kRowTiles * 8, kPairs = (kTokenTiles + 1) / 2;
   constexpr int kStep = kWarps * kPieces * kLinearPiece;
   constexpr int kTogether = kWarps * kTokenTiles > 64 || kRowTiles == 1 ? 1 : 2;  // row tiles whose sums leave together
@@ -67,6 +67,11 @@ __global__ void __launch_bounds__(kWarps * 32) linear_decode_kernel(LinearBf16Ar
       to[tile] = is_inside ? *reinterpret_cast<const uint4*>(args.x + token * args.x_stride + input) : make_uint4(0, 0, 0, 0);
     }
   };
+  constexpr bool kHasOneEach = kRows * kTokens <= kWarps * 32;  // a thread finishes at most one output: read ahead what it adds to
+  const int mine = static_cast<int>(threadIdx.x);
+  float before = 0;
+  if (kHasOneEach && mine < kRows * kTokens) before = read_output(args, first_token + mine / kRows, first_out + mine % kRows);
+
   float sums[kPairs][kRowTiles][4] = {};
   const auto multiply = [&](const uint4 (&x)[kPairs * 2], const uint4 (&w)[kRowTiles]) {
 #pragma unroll
@@ -115,7 +120,11 @@ __global__ void __launch_bounds__(kWarps * 32) linear_decode_kernel(LinearBf16Ar
       const int out = i % (kTogether * 8), token = i / (kTogether * 8);
       float sum = 0;
       for (int w = 0; w < kWarps; ++w) sum += partial[w][out][token];
-      finish(args, first_token + token, first_out + first * 8 + out, sum);
+      if constexpr (kHasOneEach) {
+        finish(args, first_token + token, first_out + out, sum, before);
+      } else {
+        finish(args, first_token + token, first_out + first * 8 + out, sum);
+      }
     }
     if (first + kTogether < kRowTiles) __syncthreads();
   }
