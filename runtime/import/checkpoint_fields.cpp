@@ -22,7 +22,8 @@ Result<nlohmann::json> read_optional_json(const std::string& folder, const char*
 }
 
 void add_stop_token(TokenizerConfig& tokenizer, std::int32_t id) {
-  if (id >= 0 && std::find(tokenizer.stop_tokens.begin(), tokenizer.stop_tokens.end(), id) == tokenizer.stop_tokens.end()) {
+  if (id >= 0 &&
+      std::find(tokenizer.stop_tokens.begin(), tokenizer.stop_tokens.end(), id) == tokenizer.stop_tokens.end()) {
     tokenizer.stop_tokens.push_back(id);
   }
 }
@@ -33,7 +34,8 @@ Status read_stop_tokens(const std::string& folder, TokenizerConfig& tokenizer) {
   if (!generation.is_null()) {
     ConfigReader reader(generation, "generation_config.json");
     const std::vector<std::int32_t> ids = reader.integers_or_one("eos_token_id");
-    for (const auto& [key, value] : generation.items()) reader.ignore({key.c_str()});  // sampling defaults are the caller's
+    for (const auto& [key, value] : generation.items())
+      reader.ignore({key.c_str()});  // sampling defaults are the caller's
     CAIRN_TRY(reader.finish());
     for (const std::int32_t id : ids) add_stop_token(tokenizer, id);
     if (tokenizer.eos < 0 && !ids.empty()) tokenizer.eos = ids.front();
@@ -87,17 +89,23 @@ Status read_texts(const std::string& folder, TokenizerConfig& tokenizer) {
 Status refuse_reexports(const ImportContext& context) {
   const auto text = context.config.find("text_config");
   for (const char* field : {"quantization_config", "quantization", "compression_config"}) {
-    const auto is_set = [field](const nlohmann::json& config) { return config.is_object() && !config.value(field, nlohmann::json()).is_null(); };
+    const auto is_set = [field](const nlohmann::json& config) {
+      return config.is_object() && !config.value(field, nlohmann::json()).is_null();
+    };
     if (is_set(context.config) || (text != context.config.end() && is_set(*text))) {
-      return Status::unsupported("config.json: field '%s': a quantised re-export; use the original checkpoint and pack it", field);
+      return Status::unsupported(
+          "config.json: field '%s': a quantised re-export; use the original checkpoint and pack it", field);
     }
   }
-  constexpr std::array kSuffixes = {"weight_scale_inv", "weight_scale", "weight_scale_2", "input_scale", "weight_packed", "qweight",
-                                    "qzeros", "g_idx", ".scales", ".biases", "weight_zero_point", "absmax", "quant_map"};
+  constexpr std::array kSuffixes = {
+      "weight_scale_inv",  "weight_scale", "weight_scale_2", "input_scale", "weight_packed",
+      "qweight",           "qzeros",       "g_idx",          ".scales",     ".biases",
+      "weight_zero_point", "absmax",       "quant_map"};
   for (const auto& [name, entry] : context.tensors.sources()) {
     for (const char* suffix : kSuffixes) {
       if (name.ends_with(suffix)) {
-        return Status::unsupported("tensor '%s': a quantised re-export; use the original checkpoint and pack it", name.c_str());
+        return Status::unsupported("tensor '%s': a quantised re-export; use the original checkpoint and pack it",
+                                   name.c_str());
       }
     }
   }
@@ -105,12 +113,37 @@ Status refuse_reexports(const ImportContext& context) {
 }
 
 void read_generic_fields(ConfigReader& reader) {
-  reader.ignore({"model_type", "architectures", "dtype", "torch_dtype", "transformers_version", "auto_map", "_name_or_path",
-                 "use_cache", "initializer_range", "attention_dropout", "hidden_dropout", "pad_token_id", "sep_token_id",
-                 "output_attentions", "output_hidden_states", "output_router_logits", "router_aux_loss_coef", "return_dict",
-                 "torchscript", "pretraining_tp", "attn_implementation", "_attn_implementation", "max_window_layers",
-                 "problem_type", "id2label", "label2id", "task_specific_params", "unsloth_fixed", "is_encoder_decoder",
-                 "chunk_size_feed_forward", "tokenizer_class"});
+  reader.ignore({"model_type",
+                 "architectures",
+                 "dtype",
+                 "torch_dtype",
+                 "transformers_version",
+                 "auto_map",
+                 "_name_or_path",
+                 "use_cache",
+                 "initializer_range",
+                 "attention_dropout",
+                 "hidden_dropout",
+                 "pad_token_id",
+                 "sep_token_id",
+                 "output_attentions",
+                 "output_hidden_states",
+                 "output_router_logits",
+                 "router_aux_loss_coef",
+                 "return_dict",
+                 "torchscript",
+                 "pretraining_tp",
+                 "attn_implementation",
+                 "_attn_implementation",
+                 "max_window_layers",
+                 "problem_type",
+                 "id2label",
+                 "label2id",
+                 "task_specific_params",
+                 "unsloth_fixed",
+                 "is_encoder_decoder",
+                 "chunk_size_feed_forward",
+                 "tokenizer_class"});
   reader.expect("rope_scaling", nullptr);
   reader.expect("use_sliding_window", false);
   reader.expect("sliding_window", nullptr);
@@ -136,22 +169,27 @@ RopeFields read_rope(ConfigReader& reader, float default_theta, float default_pa
   return rope;
 }
 
-std::vector<bool> read_layer_types(ConfigReader& reader, std::int32_t layer_count, std::int32_t interval, const ModelLimits& limits) {
+std::vector<bool> read_layer_types(ConfigReader& reader, std::int32_t layer_count, std::int32_t interval,
+                                   const ModelLimits& limits) {
   if (layer_count < 1 || static_cast<std::uint32_t>(layer_count) > limits.max_layers) {
-    reader.fail(Status::limit_exceeded("%s: num_hidden_layers is %d (1 to %u)", reader.where().c_str(), layer_count, limits.max_layers));
+    reader.fail(Status::limit_exceeded("%s: num_hidden_layers is %d (1 to %u)", reader.where().c_str(), layer_count,
+                                       limits.max_layers));
     return {};
   }
   std::vector<bool> is_full(static_cast<std::size_t>(layer_count));
   if (!reader.has("layer_types")) {
     reader.ignore({"layer_types"});
-    if (interval < 1) reader.fail(Status::format_error("%s: full_attention_interval is %d (at least 1)", reader.where().c_str(), interval));
-    for (std::int32_t i = 0; i < layer_count; ++i) is_full[static_cast<std::size_t>(i)] = interval > 0 && (i + 1) % interval == 0;
+    if (interval < 1)
+      reader.fail(
+          Status::format_error("%s: full_attention_interval is %d (at least 1)", reader.where().c_str(), interval));
+    for (std::int32_t i = 0; i < layer_count; ++i)
+      is_full[static_cast<std::size_t>(i)] = interval > 0 && (i + 1) % interval == 0;
     return is_full;
   }
   const std::vector<std::string> types = reader.texts("layer_types");
   if (types.size() != is_full.size()) {
-    reader.fail(Status::format_error("%s: layer_types names %zu layers, but num_hidden_layers is %d", reader.where().c_str(),
-                                     types.size(), layer_count));
+    reader.fail(Status::format_error("%s: layer_types names %zu layers, but num_hidden_layers is %d",
+                                     reader.where().c_str(), types.size(), layer_count));
     return is_full;
   }
   for (std::size_t i = 0; i < types.size(); ++i) {

@@ -58,7 +58,8 @@ Status CheckpointSource::take_flat(const WantedTensor& wanted, const Names& name
   return context_.tensors.take_part(source, matrix, 0, wanted.spec.name, wanted.spec.shape);
 }
 
-Status CheckpointSource::take_part(const WantedTensor& wanted, const std::string& name, const std::vector<std::int64_t>& source_shape) {
+Status CheckpointSource::take_part(const WantedTensor& wanted, const std::string& name,
+                                   const std::vector<std::int64_t>& source_shape) {
   return context_.tensors.take_part(wanted.prefix + name, source_shape, 0, wanted.spec.name, wanted.spec.shape);
 }
 
@@ -67,14 +68,17 @@ Status CheckpointSource::take_halved(const WantedTensor& wanted, const std::stri
   CAIRN_TRY_ASSIGN(std::vector<float> values, context_.tensors.as_f32(source));
   if (context_.tensors.shape(source) != wanted.spec.shape) {
     return Status::format_error("tensor '%s' has shape %s (expected %s)", source.c_str(),
-                                shape_text(context_.tensors.shape(source)).c_str(), shape_text(wanted.spec.shape).c_str());
+                                shape_text(context_.tensors.shape(source)).c_str(),
+                                shape_text(wanted.spec.shape).c_str());
   }
   for (float& value : values) value *= 0.5F;
   context_.tensors.mark_used(source);
-  return context_.tensors.add(wanted.spec.name, DType::kF32, wanted.spec.shape, values.data(), values.size() * sizeof(float));
+  return context_.tensors.add(wanted.spec.name, DType::kF32, wanted.spec.shape, values.data(),
+                              values.size() * sizeof(float));
 }
 
-Status CheckpointSource::take_rows(const WantedTensor& wanted, const Names& names, std::int64_t source_rows, std::int64_t first) {
+Status CheckpointSource::take_rows(const WantedTensor& wanted, const Names& names, std::int64_t source_rows,
+                                   std::int64_t first) {
   return context_.tensors.take_rows(choose(wanted, names), source_rows, first, wanted.spec.name, wanted.spec.shape);
 }
 
@@ -86,8 +90,8 @@ Status CheckpointSource::gather_rows(const WantedTensor& wanted, const std::stri
   if (!has(source)) return Status::format_error("tensor '%s' is missing", source.c_str());
   const SafetensorsEntry& entry = context_.tensors.sources().at(source);
   if (entry.shape != whole) {
-    return Status::format_error("tensor '%s' has shape %s (expected %s)", source.c_str(), shape_text(entry.shape).c_str(),
-                                shape_text(whole).c_str());
+    return Status::format_error("tensor '%s' has shape %s (expected %s)", source.c_str(),
+                                shape_text(entry.shape).c_str(), shape_text(whole).c_str());
   }
   DType dtype = DType::kF32;
   const std::byte* from = entry.data;
@@ -98,28 +102,32 @@ Status CheckpointSource::gather_rows(const WantedTensor& wanted, const std::stri
   }
   const std::int64_t rows = wanted.spec.shape[0];
   const auto row_bytes = static_cast<std::uint64_t>(product(whole, 1)) * (dtype == DType::kF32 ? 4U : 2U);
-  CAIRN_TRY_ASSIGN(HostBuffer gathered, HostBuffer::allocate(static_cast<std::uint64_t>(rows) * row_bytes, source.c_str()));
+  CAIRN_TRY_ASSIGN(HostBuffer gathered,
+                   HostBuffer::allocate(static_cast<std::uint64_t>(rows) * row_bytes, source.c_str()));
   auto* to = reinterpret_cast<std::byte*>(gathered.data());
   for (std::int64_t i = 0; i < rows; ++i) {
-    std::memcpy(to + static_cast<std::uint64_t>(i) * row_bytes, from + static_cast<std::uint64_t>(row(i)) * row_bytes, row_bytes);
+    std::memcpy(to + static_cast<std::uint64_t>(i) * row_bytes, from + static_cast<std::uint64_t>(row(i)) * row_bytes,
+                row_bytes);
   }
   context_.tensors.mark_used(source);
-  return context_.tensors.add(wanted.spec.name, dtype, wanted.spec.shape, to, static_cast<std::uint64_t>(rows) * row_bytes);
+  return context_.tensors.add(wanted.spec.name, dtype, wanted.spec.shape, to,
+                              static_cast<std::uint64_t>(rows) * row_bytes);
 }
 
 /// MLX stores convolutions as [channels, n, 1].
 Status CheckpointSource::check_convolution(const std::string& source, std::int64_t kernel) const {
   const std::vector<std::int64_t> shape = context_.tensors.shape(source);
   if (shape.size() == 3 && shape[1] == kernel && shape[2] == 1 && kernel != 1) {
-    return Status::unsupported("tensor '%s' has shape %s: an MLX re-export; use the original checkpoint", source.c_str(),
-                               shape_text(shape).c_str());
+    return Status::unsupported("tensor '%s' has shape %s: an MLX re-export; use the original checkpoint",
+                               source.c_str(), shape_text(shape).c_str());
   }
   return {};
 }
 
-/// Some versions of transformers save a fused convolution as three parts under the names of q, k and v, wherever the borders
-/// of q, k and v are: two of a third, rounded up, and the rest. Put together again they are the fused one.
-Result<bool> CheckpointSource::take_thirds(const WantedTensor& wanted, const std::string& own, std::int64_t first, std::int64_t total) {
+/// Some versions of transformers save a fused convolution as three parts under the names of q, k and v, wherever the
+/// borders of q, k and v are: two of a third, rounded up, and the rest. Put together again they are the fused one.
+Result<bool> CheckpointSource::take_thirds(const WantedTensor& wanted, const std::string& own, std::int64_t first,
+                                           std::int64_t total) {
   const std::vector<std::int64_t>& wanted_shape = wanted.spec.shape;
   const std::size_t letter = own.rfind("_conv1d") - 1;
   if (letter >= own.size()) return false;
@@ -136,12 +144,13 @@ Result<bool> CheckpointSource::take_thirds(const WantedTensor& wanted, const std
   context_.tensors.mark_used(own);
   const auto skipped = static_cast<std::size_t>(first * wanted_shape[1]);
   const auto count = static_cast<std::uint64_t>(wanted_shape[0] * wanted_shape[1]);
-  CAIRN_TRY(context_.tensors.add(wanted.spec.name, DType::kF32, wanted_shape, joined.data() + skipped, count * sizeof(float)));
+  CAIRN_TRY(context_.tensors.add(wanted.spec.name, DType::kF32, wanted_shape, joined.data() + skipped,
+                                 count * sizeof(float)));
   return true;
 }
 
-Status CheckpointSource::take_convolution(const WantedTensor& wanted, const Names& own_names, const std::string& fused_name,
-                                          const DeltaRuleConfig& config) {
+Status CheckpointSource::take_convolution(const WantedTensor& wanted, const Names& own_names,
+                                          const std::string& fused_name, const DeltaRuleConfig& config) {
   const std::string own = own_names.empty() ? "" : choose(wanted, own_names), fused = wanted.prefix + fused_name;
   const bool is_fused = own_names.empty() || (!has(own) && has(fused));
   CAIRN_TRY(check_convolution(is_fused ? fused : own, config.conv_kernel));
@@ -190,12 +199,15 @@ Status take_mlp(CheckpointSource& source, const WantedTensor& wanted, const std:
   const std::string fused = stem + (expert.part == "down.weight" ? "experts.down_proj" : "experts.gate_up_proj");
   if (source.has(wanted.prefix + fused)) {
     const std::int64_t rows = wanted.spec.shape[0], columns = wanted.spec.shape[1];
-    if (expert.part == "down.weight") return source.take_expert_rows(wanted, fused, {mlp.expert_count, rows, columns}, expert.expert, 0);
+    if (expert.part == "down.weight")
+      return source.take_expert_rows(wanted, fused, {mlp.expert_count, rows, columns}, expert.expert, 0);
     const std::int64_t first = expert.part == "gate.weight" ? 0 : rows;
     return source.take_expert_rows(wanted, fused, {mlp.expert_count, 2 * rows, columns}, expert.expert, first);
   }
   const std::string one = stem + "experts." + std::to_string(expert.expert) + ".";
-  const char* short_name = expert.part == "gate.weight" ? "w1.weight" : expert.part == "up.weight" ? "w3.weight" : "w2.weight";
+  const char* short_name = expert.part == "gate.weight" ? "w1.weight"
+                           : expert.part == "up.weight" ? "w3.weight"
+                                                        : "w2.weight";
   return source.take(wanted, {one + projection(expert.part), one + short_name});
 }
 
@@ -205,7 +217,8 @@ void ignore_empty_shared_experts(ImportContext& context) {
   }
   for (const auto& [name, entry] : context.tensors.sources()) {
     const bool is_shared = name.find(".shared_expert") != std::string::npos;
-    if (is_shared && (entry.size_bytes == 0 || name.ends_with(".shared_expert_gate.weight"))) context.tensors.mark_used(name);
+    if (is_shared && (entry.size_bytes == 0 || name.ends_with(".shared_expert_gate.weight")))
+      context.tensors.mark_used(name);
   }
 }
 

@@ -50,8 +50,8 @@ class CheckpointSource {
   Status take_convolution(const WantedTensor& wanted, const Names& own_names, const std::string& fused_name,
                           const DeltaRuleConfig& config);
   /// Rows of one expert in a fused tensor [experts, rows, columns].
-  Status take_expert_rows(const WantedTensor& wanted, const std::string& name, const std::vector<std::int64_t>& source_shape,
-                          std::int64_t expert, std::int64_t first_row);
+  Status take_expert_rows(const WantedTensor& wanted, const std::string& name,
+                          const std::vector<std::int64_t>& source_shape, std::int64_t expert, std::int64_t first_row);
 
  private:
   Result<bool> take_thirds(const WantedTensor& wanted, const std::string& own, std::int64_t first, std::int64_t total);
@@ -77,7 +77,8 @@ void ignore_empty_shared_experts(ImportContext& context);
 /// UNSUPPORTED: quantised or MLX re-exports, told by config fields and tensor names.
 Status refuse_reexports(const ImportContext& context);
 
-/// Fields that say nothing about the arithmetic; refuses those that would (rope scaling, sliding windows, dropout is ignored).
+/// Fields that say nothing about the arithmetic; refuses those that would (rope scaling, sliding windows, dropout is
+/// ignored).
 void read_generic_fields(ConfigReader& reader);
 
 /// Rotation as `rope_parameters`, or as older configs say it. theta <= 0: no rotation.
@@ -91,8 +92,8 @@ RopeFields read_rope(ConfigReader& reader, float default_theta, float default_pa
 std::vector<bool> read_layer_types(ConfigReader& reader, std::int32_t layer_count, std::int32_t interval,
                                    const ModelLimits& limits);
 
-/// Sets kind, data, chat template, bos, eos and stop tokens from the folder's tokenizer files, generation_config.json and
-/// the two ids of `reader`.
+/// Sets kind, data, chat template, bos, eos and stop tokens from the folder's tokenizer files, generation_config.json
+/// and the two ids of `reader`.
 Status read_tokenizer_files(ImportContext& context, ConfigReader& reader);
 
 }  // namespace cairn

@@ -46,12 +46,20 @@ LayerConfig read_delta_net(ConfigReader& reader, std::int32_t model_dim, float e
   c.beta_scale = reader.boolean("allow_neg_eigval", false) ? 2.0F : 1.0F;
   read_convolution(reader, c);
   const std::string activation = reader.text("qk_activation", "silu"), norm = reader.text("qk_norm", "l2");
-  if (activation == "relu") c.qk_activation = QkActivation::kRelu;
-  else if (activation == "elu") c.qk_activation = QkActivation::kEluPlusOne;
-  else if (activation == "identity") c.qk_activation = QkActivation::kIdentity;
-  else if (activation != "silu") reader.fail(Status::unsupported("%s: field 'qk_activation' is '%.60s' (supported: silu, relu, elu, identity)", reader.where().c_str(), activation.c_str()));
-  if (norm == "sum") c.qk_norm = QkNorm::kSum;
-  else if (norm != "l2") reader.fail(Status::unsupported("%s: field 'qk_norm' is '%.60s' (supported: l2, sum)", reader.where().c_str(), norm.c_str()));
+  if (activation == "relu")
+    c.qk_activation = QkActivation::kRelu;
+  else if (activation == "elu")
+    c.qk_activation = QkActivation::kEluPlusOne;
+  else if (activation == "identity")
+    c.qk_activation = QkActivation::kIdentity;
+  else if (activation != "silu")
+    reader.fail(Status::unsupported("%s: field 'qk_activation' is '%.60s' (supported: silu, relu, elu, identity)",
+                                    reader.where().c_str(), activation.c_str()));
+  if (norm == "sum")
+    c.qk_norm = QkNorm::kSum;
+  else if (norm != "l2")
+    reader.fail(Status::unsupported("%s: field 'qk_norm' is '%.60s' (supported: l2, sum)", reader.where().c_str(),
+                                    norm.c_str()));
   reader.expect("use_output_norm", true);
   layer.output = {NormKind::kRms, reader.boolean("use_gate", false) ? GateKind::kSilu : GateKind::kNone, eps};
   return layer;
@@ -119,12 +127,14 @@ std::int32_t read_mlp_width(ConfigReader& reader, std::int32_t model_dim) {
   if (reader.has("intermediate_size")) return reader.int32("intermediate_size");
   reader.ignore({"intermediate_size"});
   const double width = std::floor(static_cast<double>(model_dim) * static_cast<double>(ratio) * 2 / 3);
-  return width > 0 && width < 1e8 ? static_cast<std::int32_t>((static_cast<std::int64_t>(width) + 255) / 256 * 256) : -1;
+  return width > 0 && width < 1e8 ? static_cast<std::int32_t>((static_cast<std::int64_t>(width) + 255) / 256 * 256)
+                                  : -1;
 }
 
 Status take_delta_rule(CheckpointSource& source, const WantedTensor& wanted, const LayerConfig& layer) {
   const std::string stem = "attn.", part = wanted.part.substr(6);
-  if (part.starts_with("conv_") && part.ends_with(".bias")) return source.take(wanted, {stem + part[5] + "_conv1d.bias"});
+  if (part.starts_with("conv_") && part.ends_with(".bias"))
+    return source.take(wanted, {stem + part[5] + "_conv1d.bias"});
   if (part.starts_with("conv_")) {
     return source.take_convolution(wanted, {stem + part[5] + "_conv1d.weight"}, stem + "conv1d.weight", layer.delta);
   }
@@ -162,7 +172,8 @@ Status take_gate_biases(ImportContext& context, const ModelDescription& d) {
     const std::string name = "layers." + std::to_string(i) + ".";
     const std::string source = "model." + name + "attn.g_proj.1.bias";
     if (!context.tensors.has(source)) continue;
-    CAIRN_TRY(context.tensors.take(source, name + "mixer.z_up.bias", {std::int64_t{layer.delta.value_heads} * layer.delta.value_dim}));
+    CAIRN_TRY(context.tensors.take(source, name + "mixer.z_up.bias",
+                                   {std::int64_t{layer.delta.value_heads} * layer.delta.value_dim}));
   }
   return {};
 }
@@ -172,7 +183,8 @@ Status import_with(ImportContext& context, const char* architecture) {
   CAIRN_TRY(refuse_reexports(context));
   ConfigReader reader(context.config, "config.json");
   read_generic_fields(reader);
-  reader.ignore({"attn_mode", "fuse_norm", "fuse_swiglu", "fuse_cross_entropy", "fuse_linear_cross_entropy", "use_l2warp"});
+  reader.ignore(
+      {"attn_mode", "fuse_norm", "fuse_swiglu", "fuse_cross_entropy", "fuse_linear_cross_entropy", "use_l2warp"});
   reader.expect("attnres_block_size", nullptr);
   const std::string activation = reader.text("hidden_act", "swish");
   if (activation != "swish" && activation != "silu") {
@@ -191,7 +203,8 @@ Status import_with(ImportContext& context, const char* architecture) {
   layer.mlp.hidden_dim = read_mlp_width(reader, d.model_dim);
   const std::int32_t count = reader.int32("num_hidden_layers");
   if (count < 1 || static_cast<std::uint32_t>(count) > context.limits.max_layers) {
-    reader.fail(Status::limit_exceeded("config.json: num_hidden_layers is %d (1 to %u)", count, context.limits.max_layers));
+    reader.fail(
+        Status::limit_exceeded("config.json: num_hidden_layers is %d (1 to %u)", count, context.limits.max_layers));
   } else {
     d.layers.assign(static_cast<std::size_t>(count), layer);
   }

@@ -13,13 +13,16 @@ LayerConfig read_gdn2(ConfigReader& reader, float eps) {
   c.value_heads = reader.int32("num_v_heads", c.key_heads);
   c.key_dim = reader.int32("head_dim");
   const double value_dim = static_cast<double>(c.key_dim) * static_cast<double>(reader.number("expand_v", 1));
-  c.value_dim = value_dim > 0 && value_dim < 1e6 && value_dim == std::floor(value_dim) ? static_cast<std::int32_t>(value_dim) : -1;
+  c.value_dim = value_dim > 0 && value_dim < 1e6 && value_dim == std::floor(value_dim)
+                    ? static_cast<std::int32_t>(value_dim)
+                    : -1;
   c.conv_kernel = reader.int32("conv_size", 4);
   c.beta_scale = reader.boolean("allow_neg_eigval", false) ? 2.0F : 1.0F;
   c.decay_rank = c.gate_rank = c.value_dim;
   const std::string gate = reader.text("output_gate", "silu");
   if (gate != "silu" && gate != "sigmoid") {
-    reader.fail(Status::unsupported("config.json: field 'output_gate' is '%.60s' (supported: silu, sigmoid)", gate.c_str()));
+    reader.fail(
+        Status::unsupported("config.json: field 'output_gate' is '%.60s' (supported: silu, sigmoid)", gate.c_str()));
   }
   layer.output = {NormKind::kRms, gate == "sigmoid" ? GateKind::kSigmoid : GateKind::kSilu, eps};
   return layer;
@@ -38,16 +41,19 @@ LayerConfig read_attention(ConfigReader& reader, std::int32_t model_dim) {
 }
 
 /// Gates of the key heads serve every value head of theirs: Cairn keeps one for each value head.
-Status take_repeated(CheckpointSource& source, const WantedTensor& wanted, const DeltaRuleConfig& c, const std::string& name) {
+Status take_repeated(CheckpointSource& source, const WantedTensor& wanted, const DeltaRuleConfig& c,
+                     const std::string& name) {
   const std::int64_t repeat = c.value_heads / c.key_heads;
   if (repeat == 1) return source.take(wanted, {name});
   const std::int64_t rows = wanted.spec.shape[0] / c.value_heads;  // of one head
-  return source.gather_rows(wanted, name, c.key_heads * rows, [=](std::int64_t row) { return row / rows / repeat * rows + row % rows; });
+  return source.gather_rows(wanted, name, c.key_heads * rows,
+                            [=](std::int64_t row) { return row / rows / repeat * rows + row % rows; });
 }
 
 Status take_mixer(CheckpointSource& source, const WantedTensor& wanted, const DeltaRuleConfig& c) {
   const std::string stem = "attn.", part = wanted.part.substr(6);
-  if (part.starts_with("conv_")) return source.take_convolution(wanted, {stem + part[5] + "_conv1d.weight"}, stem + "conv1d.weight", c);
+  if (part.starts_with("conv_"))
+    return source.take_convolution(wanted, {stem + part[5] + "_conv1d.weight"}, stem + "conv1d.weight", c);
   if (part == "a_down.weight") return source.take(wanted, {stem + "f_proj.0.weight"});
   if (part == "a_up.weight") return take_repeated(source, wanted, c, stem + "f_proj.1.weight");
   if (part == "b.weight") return take_repeated(source, wanted, c, stem + "b_proj.weight");
@@ -80,7 +86,8 @@ Status take_gate_biases(ImportContext& context, const ModelDescription& d) {
     const std::string source = "transformer.h." + std::to_string(i) + ".attn.g_proj.1.bias";
     const DeltaRuleConfig& c = d.layers[i].delta;
     if (d.layers[i].mechanism != Mechanism::kGdn2 || !context.tensors.has(source)) continue;
-    CAIRN_TRY(context.tensors.take(source, "layers." + std::to_string(i) + ".mixer.z_up.bias", {std::int64_t{c.value_heads} * c.value_dim}));
+    CAIRN_TRY(context.tensors.take(source, "layers." + std::to_string(i) + ".mixer.z_up.bias",
+                                   {std::int64_t{c.value_heads} * c.value_dim}));
   }
   return {};
 }

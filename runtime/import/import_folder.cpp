@@ -54,7 +54,8 @@ Result<Importer> choose_importer(const nlohmann::json& config) {
     if (found.empty() && value != config.end() && value->is_string()) found = value->get<std::string>();
   }
   if (found.empty()) return Status::format_error("config.json: neither 'format' nor 'model_type' is a string");
-  return Status::unsupported("config.json: architecture '%.60s' is not known (known: %s)", found.c_str(), known_values().c_str());
+  return Status::unsupported("config.json: architecture '%.60s' is not known (known: %s)", found.c_str(),
+                             known_values().c_str());
 }
 
 Result<ModelDescription> import_checked(const std::string& folder, const ImportOptions& options) {

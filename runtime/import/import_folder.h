@@ -14,18 +14,18 @@ struct ImportOptions {
   ModelLimits limits;
   bool no_mmap = false;
   bool check_finite = false;
-  ByteProgress progress;  ///< bytes of weights read for the fingerprint
+  ByteProgress progress;          ///< bytes of weights read for the fingerprint
   bool wants_fingerprint = true;  ///< false: it stays zero, and no weight is read
 };
 
 /// Imports, validates, checks every tensor's shape, and computes the fingerprint.
 Result<ModelDescription> import_folder(const std::string& folder, const ImportOptions& options = {});
 
-/// What an importer works on. It fills `description` from `config` and moves tensors with `tensors`; import_folder() then
-/// refuses tensors that were left, sorts, validates and checks.
+/// What an importer works on. It fills `description` from `config` and moves tensors with `tensors`; import_folder()
+/// then refuses tensors that were left, sorts, validates and checks.
 struct ImportContext {
   const std::string& folder;
-  const nlohmann::json& config;   ///< config.json
+  const nlohmann::json& config;  ///< config.json
   const ModelLimits& limits;
   ImportedTensors& tensors;
   ModelDescription& description;

@@ -79,7 +79,8 @@ Status ImportedTensors::add_view(const std::string& target, const Shape& shape, 
       convert_to_f32(data, DType::kF64, count, values.data());
       return add(target, DType::kF32, shape, values.data(), count * 4);
     }
-    case SafetensorsType::kF8E4M3: case SafetensorsType::kF8E5M2: {
+    case SafetensorsType::kF8E4M3:
+    case SafetensorsType::kF8E5M2: {
       const bool is_e5m2 = entry.type == SafetensorsType::kF8E5M2;
       std::vector<std::uint16_t> values(count);
       for (std::uint64_t i = 0; i < count; ++i) {
@@ -96,8 +97,8 @@ Status ImportedTensors::add_view(const std::string& target, const Shape& shape, 
 Status ImportedTensors::take(const std::string& source, const std::string& target, const Shape& shape) {
   CAIRN_TRY_ASSIGN(const SafetensorsEntry* entry, require(source));
   if (without_ones(entry->shape) != without_ones(shape)) {
-    return Status::format_error("tensor '%s' has shape %s (expected %s)", source.c_str(), shape_text(entry->shape).c_str(),
-                                shape_text(shape).c_str());
+    return Status::format_error("tensor '%s' has shape %s (expected %s)", source.c_str(),
+                                shape_text(entry->shape).c_str(), shape_text(shape).c_str());
   }
   used_.insert(source);
   return add_view(target, shape, *entry, entry->data);
@@ -109,8 +110,8 @@ Status ImportedTensors::take_rows(const std::string& source, std::int64_t source
   Shape whole = shape;
   whole[0] = source_rows;
   if (without_ones(entry->shape) != without_ones(whole)) {
-    return Status::format_error("tensor '%s' has shape %s (expected %s)", source.c_str(), shape_text(entry->shape).c_str(),
-                                shape_text(whole).c_str());
+    return Status::format_error("tensor '%s' has shape %s (expected %s)", source.c_str(),
+                                shape_text(entry->shape).c_str(), shape_text(whole).c_str());
   }
   if (first < 0 || shape[0] < 0 || first > source_rows - shape[0]) {
     return Status::error(CAIRN_STATUS_INTERNAL, "rows [%lld, +%lld) of tensor '%s', which has %lld",
@@ -126,18 +127,20 @@ Status ImportedTensors::take_part(const std::string& source, const Shape& source
                                   const std::string& target, const Shape& shape) {
   CAIRN_TRY_ASSIGN(const SafetensorsEntry* entry, require(source));
   if (entry->shape != source_shape) {
-    return Status::format_error("tensor '%s' has shape %s (expected %s)", source.c_str(), shape_text(entry->shape).c_str(),
-                                shape_text(source_shape).c_str());
+    return Status::format_error("tensor '%s' has shape %s (expected %s)", source.c_str(),
+                                shape_text(entry->shape).c_str(), shape_text(source_shape).c_str());
   }
   if (!range_fits(first_element, element_count(shape), element_count(source_shape))) {
     return Status::error(CAIRN_STATUS_INTERNAL, "elements from %llu of tensor '%s' for '%s'",
                          static_cast<unsigned long long>(first_element), source.c_str(), target.c_str());
   }
   used_.insert(source);
-  return add_view(target, shape, *entry, entry->data + first_element * static_cast<std::uint64_t>(safetensors_type_bytes(entry->type)));
+  return add_view(target, shape, *entry,
+                  entry->data + first_element * static_cast<std::uint64_t>(safetensors_type_bytes(entry->type)));
 }
 
-Status ImportedTensors::add(const std::string& target, DType dtype, Shape shape, const void* elements, std::uint64_t size_bytes) {
+Status ImportedTensors::add(const std::string& target, DType dtype, Shape shape, const void* elements,
+                            std::uint64_t size_bytes) {
   CAIRN_TRY_ASSIGN(HostBuffer memory, HostBuffer::allocate(size_bytes, target.c_str()));
   if (size_bytes) std::memcpy(memory.data(), elements, size_bytes);
   auto owner = std::make_shared<const HostBuffer>(std::move(memory));
@@ -162,14 +165,16 @@ Result<std::vector<float>> ImportedTensors::as_f32(const std::string& source) co
     case SafetensorsType::kF16: dtype = DType::kF16; break;
     case SafetensorsType::kF64: dtype = DType::kF64; break;
     default:
-      return Status::unsupported("tensor '%s': %s elements are not supported here", source.c_str(), safetensors_type_name(entry->type));
+      return Status::unsupported("tensor '%s': %s elements are not supported here", source.c_str(),
+                                 safetensors_type_name(entry->type));
   }
   convert_to_f32(entry->data, dtype, values.size(), values.data());
   return values;
 }
 
 void ImportedTensors::ignore_prefix(const std::string& prefix) {
-  for (auto found = sources_.lower_bound(prefix); found != sources_.end() && found->first.starts_with(prefix); ++found) {
+  for (auto found = sources_.lower_bound(prefix); found != sources_.end() && found->first.starts_with(prefix);
+       ++found) {
     used_.insert(found->first);
   }
 }

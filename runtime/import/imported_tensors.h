@@ -27,8 +27,8 @@ class ImportedTensors {
   Status take_rows(const std::string& source, std::int64_t source_rows, std::int64_t first, const std::string& target,
                    const std::vector<std::int64_t>& shape);
   /// Part of a source of exactly source_shape, from `first_element` on (for example one expert of many), as `target`.
-  Status take_part(const std::string& source, const std::vector<std::int64_t>& source_shape, std::uint64_t first_element,
-                   const std::string& target, const std::vector<std::int64_t>& shape);
+  Status take_part(const std::string& source, const std::vector<std::int64_t>& source_shape,
+                   std::uint64_t first_element, const std::string& target, const std::vector<std::int64_t>& shape);
   /// Elements that the importer has made itself (reordered, split, folded); copied. bytes: the tensor's size.
   Status add(const std::string& target, DType dtype, std::vector<std::int64_t> shape, const void* elements,
              std::uint64_t size_bytes);

@@ -27,7 +27,8 @@ struct Watch {
     if (depth > kMaxDepth) problem = "more than 32 levels";
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.empty() && !keys.back().insert(parsed.get_ref<std::string&>()).second) {
+    if (event == Json::parse_event_t::key && !keys.empty() &&
+        !keys.back().insert(parsed.get_ref<std::string&>()).second) {
       problem = "key '" + parsed.get_ref<std::string&>().substr(0, 100) + "' is there twice";
     }
     return problem.empty();
@@ -52,7 +53,8 @@ Status check_token_lengths(const char* text, std::size_t size_bytes, const std::
   bool is_string = false;
   for (std::size_t i = 0; i < size_bytes; ++i) {
     const char c = text[i];
-    if (i - begin > kMaxTokenBytes) return Status::format_error("%s: byte %zu: a token of more than 1 MiB", label.c_str(), begin);
+    if (i - begin > kMaxTokenBytes)
+      return Status::format_error("%s: byte %zu: a token of more than 1 MiB", label.c_str(), begin);
     if (is_string && c == '\\') {
       ++i;
     } else if (c == '"') {
@@ -62,7 +64,8 @@ Status check_token_lengths(const char* text, std::size_t size_bytes, const std::
       begin = i;
     }
   }
-  if (size_bytes - begin > kMaxTokenBytes) return Status::format_error("%s: byte %zu: a token of more than 1 MiB", label.c_str(), begin);
+  if (size_bytes - begin > kMaxTokenBytes)
+    return Status::format_error("%s: byte %zu: a token of more than 1 MiB", label.c_str(), begin);
   return {};
 }
 
@@ -94,8 +97,9 @@ void ConfigReader::fail(Status status) {
 }
 
 void ConfigReader::fail_type(const char* key, const char* wanted) {
-  fail(Status::format_error("%s: field '%s' is %s (expected %s)", where_.c_str(), key,
-                            object_.find(key)->dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 60).c_str(), wanted));
+  fail(Status::format_error(
+      "%s: field '%s' is %s (expected %s)", where_.c_str(), key,
+      object_.find(key)->dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 60).c_str(), wanted));
 }
 
 std::int32_t ConfigReader::narrowed(const char* key, std::int64_t value) {
@@ -176,7 +180,8 @@ std::vector<std::int32_t> ConfigReader::integers_or_one(const char* key) {
   std::vector<std::int32_t> result;
   if (!found) return result;
   const auto add = [&](const Json& item) {
-    const bool fits = item.is_number_integer() && item.get<std::int64_t>() >= INT32_MIN && item.get<std::int64_t>() <= INT32_MAX;
+    const bool fits =
+        item.is_number_integer() && item.get<std::int64_t>() >= INT32_MIN && item.get<std::int64_t>() <= INT32_MAX;
     if (fits) {
       result.push_back(static_cast<std::int32_t>(item.get<std::int64_t>()));
     } else {

@@ -12,7 +12,8 @@
 
 namespace cairn {
 
-/// Strict: duplicate keys, more than 32 levels, trailing text and invalid UTF-8 are FORMAT errors. `label` names the file.
+/// Strict: duplicate keys, more than 32 levels, trailing text and invalid UTF-8 are FORMAT errors. `label` names the
+/// file.
 Result<nlohmann::json> parse_json(const std::string& text, const std::string& label);
 
 /// FORMAT: a string, number or blank of more than 1 MiB, which a parser would copy. For texts of many megabytes.
@@ -24,8 +25,8 @@ class ConfigReader {
  public:
   ConfigReader(const nlohmann::json& object, std::string where);
 
-  bool has(const char* key) const;  ///< present and not null; does not count as reading it
-  bool is_null(const char* key) const;  ///< present, and null
+  bool has(const char* key) const;        ///< present and not null; does not count as reading it
+  bool is_null(const char* key) const;    ///< present, and null
   std::int64_t integer(const char* key);  ///< required
   std::int64_t integer(const char* key, std::int64_t fallback);
   std::int32_t int32(const char* key) { return narrowed(key, integer(key)); }
@@ -40,7 +41,7 @@ class ConfigReader {
   const nlohmann::json* value(const char* key);
   /// A required object, read in full by its own reader: pass its finish() to check().
   const nlohmann::json& object(const char* key);
-  std::vector<std::string> texts(const char* key);  ///< a required array of strings
+  std::vector<std::string> texts(const char* key);             ///< a required array of strings
   std::vector<std::int32_t> integers_or_one(const char* key);  ///< absent or null: none; a number: one; an array
 
   /// The field must have this value when it is there: other values are UNSUPPORTED.

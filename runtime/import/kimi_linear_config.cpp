@@ -35,11 +35,13 @@ LayerConfig read_latent(ConfigReader& reader) {
 }
 
 /// The kinds of the layers, by the 1-based lists of linear_attn_config.
-Status read_kinds(ConfigReader& reader, const ImportContext& context, const LayerConfig& latent, float eps, ModelDescription& d) {
+Status read_kinds(ConfigReader& reader, const ImportContext& context, const LayerConfig& latent, float eps,
+                  ModelDescription& d) {
   ConfigReader inner(reader.object("linear_attn_config"), reader.where() + ".linear_attn_config");
   const std::int32_t heads = inner.int32("num_heads"), head_dim = inner.int32("head_dim");
   const std::int32_t kernel = inner.int32("short_conv_kernel_size", 4);
-  const std::vector<std::int32_t> kda = inner.integers_or_one("kda_layers"), full = inner.integers_or_one("full_attn_layers");
+  const std::vector<std::int32_t> kda = inner.integers_or_one("kda_layers"),
+                                  full = inner.integers_or_one("full_attn_layers");
   CAIRN_TRY(inner.finish());
   reader.expect("linear_num_heads", heads);
   reader.expect("linear_head_dim", head_dim);
@@ -49,14 +51,16 @@ Status read_kinds(ConfigReader& reader, const ImportContext& context, const Laye
     return Status::limit_exceeded("config.json: num_hidden_layers is %d (1 to %u)", count, context.limits.max_layers);
   }
   if (kda.size() > context.limits.max_layers || full.size() > context.limits.max_layers) {
-    return Status::limit_exceeded("config.json: linear_attn_config lists more layers than the limit of %u", context.limits.max_layers);
+    return Status::limit_exceeded("config.json: linear_attn_config lists more layers than the limit of %u",
+                                  context.limits.max_layers);
   }
   const auto holds = [](const std::vector<std::int32_t>& list, std::int32_t layer) {
     return std::find(list.begin(), list.end(), layer) != list.end();
   };
   for (std::int32_t i = 1; i <= count; ++i) {
     if (holds(kda, i) == holds(full, i)) {
-      return Status::format_error("config.json: linear_attn_config: layer %d (from 1) must be in one of kda_layers and full_attn_layers", i);
+      return Status::format_error(
+          "config.json: linear_attn_config: layer %d (from 1) must be in one of kda_layers and full_attn_layers", i);
     }
     d.layers.push_back(holds(kda, i) ? kda_layer(heads, head_dim, kernel, eps) : latent);
   }
@@ -77,8 +81,10 @@ MlpConfig read_experts(ConfigReader& reader) {
   moe.top_k = reader.int32(reader.has("num_experts_per_token") ? "num_experts_per_token" : "num_experts_per_tok", 8);
   moe.hidden_dim = reader.int32("moe_intermediate_size", 0);
   const std::int32_t shared = reader.int32("num_shared_experts", 0);
-  if (shared < 0 || shared > 1024) reader.fail(Status::format_error("%s: num_shared_experts is %d (0 to 1024)", reader.where().c_str(), shared));
-  else if (moe.hidden_dim > 0 && moe.hidden_dim <= (1 << 20)) moe.shared_hidden_dim = shared * moe.hidden_dim;
+  if (shared < 0 || shared > 1024)
+    reader.fail(Status::format_error("%s: num_shared_experts is %d (0 to 1024)", reader.where().c_str(), shared));
+  else if (moe.hidden_dim > 0 && moe.hidden_dim <= (1 << 20))
+    moe.shared_hidden_dim = shared * moe.hidden_dim;
   const std::string activation = reader.text("moe_router_activation_func", "sigmoid");
   moe.router = activation == "softmax" ? RouterKind::kSoftmax : RouterKind::kSigmoid;
   if (activation != "softmax" && activation != "sigmoid") {
@@ -126,7 +132,8 @@ Status take_kda(CheckpointSource& source, const WantedTensor& wanted, const Delt
   if (part == "a_down.weight") return gate("f_a_proj.weight");
   if (part == "a_up.weight") return gate("f_b_proj.weight");
   if (part == "a_log") return gate("A_log");
-  if (part == "dt_bias") return source.take_flat(wanted, {stem + "dt_bias", stem + "forget_gate.dt_bias"}, c.value_heads);
+  if (part == "dt_bias")
+    return source.take_flat(wanted, {stem + "dt_bias", stem + "forget_gate.dt_bias"}, c.value_heads);
   if (part == "z_down.weight") return source.take(wanted, {stem + "g_a_proj.weight"});
   if (part == "z_up.weight") return source.take(wanted, {stem + "g_b_proj.weight"});
   if (part == "norm.weight") return source.take(wanted, {stem + "o_norm.weight"});

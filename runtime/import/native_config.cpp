@@ -26,14 +26,15 @@ constexpr std::array<MixerKind, 9> kMixers = {{{"swa", Mechanism::kSoftmaxAttent
 
 /// One of some words; UNSUPPORTED names the others.
 template <class T>
-T word(ConfigReader& reader, const char* key, const std::string& value, std::initializer_list<std::pair<const char*, T>> words) {
+T word(ConfigReader& reader, const char* key, const std::string& value,
+       std::initializer_list<std::pair<const char*, T>> words) {
   std::string known;
   for (const auto& [text, meaning] : words) {
     if (value == text) return meaning;
     known += (known.empty() ? "" : ", ") + std::string(text);
   }
-  reader.fail(Status::unsupported("%s: field '%s' is '%.60s' (supported: %s)", reader.where().c_str(), key, value.c_str(),
-                                  known.c_str()));
+  reader.fail(Status::unsupported("%s: field '%s' is '%.60s' (supported: %s)", reader.where().c_str(), key,
+                                  value.c_str(), known.c_str()));
   return words.begin()->second;
 }
 
@@ -54,12 +55,15 @@ RoutingConfig read_routing(ConfigReader& mixer) {
   }
   ConfigReader reader(mixer.object("routing"), mixer.where() + ".routing");
   routing.kind = word<Routing>(reader, "kind", reader.text("kind"),
-                               {{"clvr", Routing::kClvr}, {"cler", Routing::kCler}, {"cler_h", Routing::kClerH},
-                                {"clerh", Routing::kClerH}, {"none", Routing::kNone}});
+                               {{"clvr", Routing::kClvr},
+                                {"cler", Routing::kCler},
+                                {"cler_h", Routing::kClerH},
+                                {"clerh", Routing::kClerH},
+                                {"none", Routing::kNone}});
   routing.rank = reader.int32("rank", 0);
-  routing.gamma = word<RoutingGamma>(reader, "gamma", reader.text("gamma", "scalar"),
-                                     {{"scalar", RoutingGamma::kScalar}, {"head", RoutingGamma::kHead},
-                                      {"channel", RoutingGamma::kChannel}});
+  routing.gamma = word<RoutingGamma>(
+      reader, "gamma", reader.text("gamma", "scalar"),
+      {{"scalar", RoutingGamma::kScalar}, {"head", RoutingGamma::kHead}, {"channel", RoutingGamma::kChannel}});
   routing.scaled = reader.boolean("route_scaled", false);
   routing.after_block = reader.boolean("route_after_block", false);
   mixer.check(reader.finish());
@@ -123,8 +127,10 @@ void read_sse(ConfigReader& reader, LayerConfig& layer) {
   c.decay_rank = reader.int32("gate_rank", 0);
   c.decay_root = reader.number("gate_root", 16);
   c.transition = word<SseTransition>(reader, "transition", reader.text("transition", "gated"),
-                                     {{"gated", SseTransition::kGla}, {"gla", SseTransition::kGla},
-                                      {"delta", SseTransition::kDelta}, {"gdn", SseTransition::kGdn}});
+                                     {{"gated", SseTransition::kGla},
+                                      {"gla", SseTransition::kGla},
+                                      {"delta", SseTransition::kDelta},
+                                      {"gdn", SseTransition::kGdn}});
   if (c.transition == SseTransition::kGdn) c.decay_rank = 0;
   reader.expect("query_scale", nullptr);
   layer.output.gate = read_gate(reader, "output_gate", GateKind::kSilu);
@@ -146,7 +152,8 @@ void read_attention(ConfigReader& reader, const std::string& kind, LayerConfig& 
   c.qk_norm = reader.boolean("qk_norm", false);
   const GateKind gate = read_gate(reader, "output_gate", GateKind::kNone);
   if (gate == GateKind::kSilu) {
-    reader.fail(Status::unsupported("%s: field 'output_gate' is silu (supported: sigmoid, none)", reader.where().c_str()));
+    reader.fail(
+        Status::unsupported("%s: field 'output_gate' is silu (supported: sigmoid, none)", reader.where().c_str()));
   }
   c.output_gate = gate == GateKind::kSigmoid;
   c.qkv_bias = reader.boolean("qkv_bias", false);
@@ -170,7 +177,8 @@ Result<LayerConfig> read_mixer(ConfigReader& root, const MixerKind& kind) {
 Status read_tokenizer(ConfigReader& root, ModelDescription& d) {
   ConfigReader reader(root.object("tokenizer"), "config.json: tokenizer");
   TokenizerConfig& t = d.tokenizer;
-  t.kind = word<TokenizerKind>(reader, "kind", reader.text("kind"), {{"bytes", TokenizerKind::kBytes}, {"none", TokenizerKind::kNone}});
+  t.kind = word<TokenizerKind>(reader, "kind", reader.text("kind"),
+                               {{"bytes", TokenizerKind::kBytes}, {"none", TokenizerKind::kNone}});
   t.bos = reader.int32("bos", -1);
   t.eos = reader.int32("eos", -1);
   t.add_bos = t.bos >= 0;  // every sequence starts with it
@@ -192,10 +200,12 @@ Status check_layout(ConfigReader& root) {
 
 Status read_layers(ConfigReader& root, std::uint32_t max_layers, ModelDescription& d, std::vector<std::string>& kinds) {
   kinds = root.texts("layers");
-  if (kinds.size() > max_layers) return Status::limit_exceeded("config.json: %zu layers (limit %u)", kinds.size(), max_layers);
+  if (kinds.size() > max_layers)
+    return Status::limit_exceeded("config.json: %zu layers (limit %u)", kinds.size(), max_layers);
   const std::int64_t declared = root.integer("n_layers", static_cast<std::int64_t>(kinds.size()));
   if (declared != static_cast<std::int64_t>(kinds.size())) {
-    return Status::format_error("config.json: n_layers is %lld, but layers names %zu", static_cast<long long>(declared), kinds.size());
+    return Status::format_error("config.json: n_layers is %lld, but layers names %zu", static_cast<long long>(declared),
+                                kinds.size());
   }
   MlpConfig mlp;
   mlp.hidden_dim = root.int32("mlp_hidden", 0);
@@ -208,7 +218,8 @@ Status read_layers(ConfigReader& root, std::uint32_t max_layers, ModelDescriptio
       for (const MixerKind& kind : kMixers) {
         if (kinds[i] == kind.name) found = &kind;
       }
-      if (!found) return Status::unsupported("config.json: layer %zu is '%.60s', which is no known mixer", i, kinds[i].c_str());
+      if (!found)
+        return Status::unsupported("config.json: layer %zu is '%.60s', which is no known mixer", i, kinds[i].c_str());
       CAIRN_TRY_ASSIGN(mixers[kinds[i]], read_mixer(root, *found));
     }
     LayerConfig layer = mixers[kinds[i]];
@@ -246,7 +257,8 @@ std::vector<std::string> source_names(const std::string& part, Routing routing) 
 }
 
 /// conv_q, conv_k and conv_v may be one tensor `conv`: channels q, then k, then v.
-Status take_convolution(ImportContext& context, const LayerConfig& layer, const std::string& prefix, const TensorSpec& spec) {
+Status take_convolution(ImportContext& context, const LayerConfig& layer, const std::string& prefix,
+                        const TensorSpec& spec) {
   const bool is_bias = spec.name.ends_with(".bias");
   const std::string joint = prefix + (is_bias ? "conv.bias" : "conv.weight");
   const std::string part = spec.name.substr(spec.name.find("conv_"));
@@ -263,7 +275,8 @@ Status take_layer_tensor(ImportContext& context, const std::vector<std::string>&
   const std::size_t index = std::stoul(spec.name.substr(7, dot - 7));  // our own text
   const std::string part = spec.name.substr(dot + 1);
   const std::string block = "blocks." + std::to_string(index) + ".";
-  if (!part.starts_with("mixer.") && !part.starts_with("routing.")) return context.tensors.take(block + part, spec.name, spec.shape);
+  if (!part.starts_with("mixer.") && !part.starts_with("routing."))
+    return context.tensors.take(block + part, spec.name, spec.shape);
   const LayerConfig& layer = context.description.layers[index];
   const std::string prefix = block + kinds[index] + ".";
   if (part.starts_with("mixer.conv_") && layer.mechanism != Mechanism::kSse) {

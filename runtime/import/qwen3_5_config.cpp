@@ -35,16 +35,18 @@ LayerConfig read_attention(ConfigReader& reader) {
 }
 
 /// Rows of a projection whose heads hold [query | gate], or of one that is plain.
-Status take_interleaved_query(CheckpointSource& source, const WantedTensor& wanted, const AttentionConfig& c, bool is_gate) {
+Status take_interleaved_query(CheckpointSource& source, const WantedTensor& wanted, const AttentionConfig& c,
+                              bool is_gate) {
   const std::int64_t dim = c.head_dim;
-  return source.gather_rows(wanted, "self_attn.q_proj.weight", 2 * c.query_heads * dim, [dim, is_gate](std::int64_t row) {
-    return row / dim * 2 * dim + (is_gate ? dim : 0) + row % dim;
-  });
+  return source.gather_rows(
+      wanted, "self_attn.q_proj.weight", 2 * c.query_heads * dim,
+      [dim, is_gate](std::int64_t row) { return row / dim * 2 * dim + (is_gate ? dim : 0) + row % dim; });
 }
 
 /// The projections of Qwen3.5: q, k and v one after the other, the rest apart.
 Status take_gdn(CheckpointSource& source, const WantedTensor& wanted, const DeltaRuleConfig& c) {
-  const std::int64_t key_width = std::int64_t{c.key_heads} * c.key_dim, value_width = std::int64_t{c.value_heads} * c.value_dim;
+  const std::int64_t key_width = std::int64_t{c.key_heads} * c.key_dim,
+                     value_width = std::int64_t{c.value_heads} * c.value_dim;
   const std::string part = wanted.part.substr(6);
   const Names qkv = {"linear_attn.in_proj_qkv.weight"};
   if (part == "q.weight") return source.take_rows(wanted, qkv, 2 * key_width + value_width, 0);
@@ -69,8 +71,10 @@ TextPart find_text(ImportContext& context) {
     if (context.tensors.has(std::string(candidate) + "embed_tokens.weight")) root = candidate;
   }
   if (context.tensors.has("language_model.lm_head.weight")) head = "language_model.lm_head.weight";
-  for (const char* ignored : {"model.visual.", "visual.", "mtp.", "model.mtp.", "vision_tower."}) context.tensors.ignore_prefix(ignored);
-  return {is_container ? *inner : context.config, is_container ? "config.json: text_config" : "config.json", root, head};
+  for (const char* ignored : {"model.visual.", "visual.", "mtp.", "model.mtp.", "vision_tower."})
+    context.tensors.ignore_prefix(ignored);
+  return {is_container ? *inner : context.config, is_container ? "config.json: text_config" : "config.json", root,
+          head};
 }
 
 /// A container may say once for all that the head is tied; a head that is not there is.
@@ -89,8 +93,8 @@ Status check_container(const ImportContext& context, const ModelDescription& des
   if (!context.config.contains("text_config")) return {};
   ConfigReader outer(context.config, "config.json");
   read_generic_fields(outer);
-  outer.ignore({"text_config", "vision_config", "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id",
-                "bos_token_id", "eos_token_id", "tie_word_embeddings", "language_model_only"});
+  outer.ignore({"text_config", "vision_config", "image_token_id", "video_token_id", "vision_start_token_id",
+                "vision_end_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings", "language_model_only"});
   outer.expect("vocab_size", description.vocab_size);
   return outer.finish();
 }
@@ -117,7 +121,8 @@ Status import_with(ImportContext& context, bool is_moe) {
   } else {
     mlp.hidden_dim = reader.int32("intermediate_size");
     reader.expect("num_experts", 0);  // dense exports keep the fields of their class
-    reader.ignore({"num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size", "norm_topk_prob", "decoder_sparse_step"});
+    reader.ignore({"num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size", "norm_topk_prob",
+                   "decoder_sparse_step"});
   }
   reader.expect("mlp_only_layers", nlohmann::json::array());
   for (LayerConfig& layer : d.layers) layer.mlp = mlp;
@@ -129,9 +134,12 @@ Status import_with(ImportContext& context, bool is_moe) {
   CheckpointSource source(context, text.root);
   return source.take_all([&](const WantedTensor& wanted) -> Status {
     const std::string& part = wanted.part;
-    const bool is_gdn = wanted.layer >= 0 && d.layers[static_cast<std::size_t>(wanted.layer)].mechanism == Mechanism::kGdn;
-    for (const char* name : {"mixer.q.weight", "mixer.k.weight", "mixer.v.weight", "mixer.z.weight", "mixer.a.weight", "mixer.b.weight"}) {
-      if (is_gdn && part == name) return take_gdn(source, wanted, d.layers[static_cast<std::size_t>(wanted.layer)].delta);
+    const bool is_gdn =
+        wanted.layer >= 0 && d.layers[static_cast<std::size_t>(wanted.layer)].mechanism == Mechanism::kGdn;
+    for (const char* name :
+         {"mixer.q.weight", "mixer.k.weight", "mixer.v.weight", "mixer.z.weight", "mixer.a.weight", "mixer.b.weight"}) {
+      if (is_gdn && part == name)
+        return take_gdn(source, wanted, d.layers[static_cast<std::size_t>(wanted.layer)].delta);
     }
     return take_qwen_shared(source, wanted, d, text.head);
   });
@@ -147,9 +155,11 @@ void read_qwen_hybrid(ImportContext& context, ConfigReader& reader) {
   reader.expect("attn_output_gate", true);
   const std::string gate = reader.text("output_gate_type", "swish");
   if (gate != "swish" && gate != "silu") {
-    reader.fail(Status::unsupported("%s: field 'output_gate_type' is '%.60s' (supported: swish)", reader.where().c_str(), gate.c_str()));
+    reader.fail(Status::unsupported("%s: field 'output_gate_type' is '%.60s' (supported: swish)",
+                                    reader.where().c_str(), gate.c_str()));
   }
-  reader.ignore({"mrope_interleaved", "mrope_section", "mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "num_nextn_predict_layers"});
+  reader.ignore({"mrope_interleaved", "mrope_section", "mamba_ssm_dtype", "mtp_num_hidden_layers",
+                 "mtp_use_dedicated_embeddings", "num_nextn_predict_layers"});
   d.model_dim = reader.int32("hidden_size");
   d.vocab_size = reader.int32("vocab_size");
   d.norm_eps = reader.number("rms_norm_eps", 1e-6F);
@@ -164,7 +174,8 @@ void read_qwen_hybrid(ImportContext& context, ConfigReader& reader) {
   reader.check(read_tokenizer_files(context, reader));
 }
 
-Status take_qwen_shared(CheckpointSource& source, const WantedTensor& wanted, const ModelDescription& d, const std::string& head_name) {
+Status take_qwen_shared(CheckpointSource& source, const WantedTensor& wanted, const ModelDescription& d,
+                        const std::string& head_name) {
   const std::string& part = wanted.part;
   if (part == "embed.weight") return source.take(wanted, {"embed_tokens.weight"});
   if (part == "final_norm.weight") return source.take(wanted, {"norm.weight"});
@@ -174,7 +185,8 @@ Status take_qwen_shared(CheckpointSource& source, const WantedTensor& wanted, co
   const LayerConfig& layer = d.layers[static_cast<std::size_t>(wanted.layer)];
   if (part.starts_with("mlp.")) return take_mlp(source, wanted, "mlp.", layer.mlp);
   if (layer.mechanism == Mechanism::kGdn) {
-    if (part.starts_with("mixer.conv_")) return source.take_convolution(wanted, {}, "linear_attn.conv1d.weight", layer.delta);
+    if (part.starts_with("mixer.conv_"))
+      return source.take_convolution(wanted, {}, "linear_attn.conv1d.weight", layer.delta);
     if (part == "mixer.a_log") return source.take(wanted, {"linear_attn.A_log"});
     if (part == "mixer.dt_bias") return source.take(wanted, {"linear_attn.dt_bias"});
     if (part == "mixer.norm.weight") return source.take(wanted, {"linear_attn.norm.weight"});

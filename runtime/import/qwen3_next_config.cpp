@@ -1,7 +1,7 @@
 // Qwen3-Next: as Qwen3.5, but q, k, v, z and b, a are interleaved per key head, and MLPs may be dense or experts.
-#include "runtime/import/qwen3_5_config.h"
-
 #include <algorithm>
+
+#include "runtime/import/qwen3_5_config.h"
 
 namespace cairn {
 namespace {
@@ -12,7 +12,10 @@ Status take_qkvz(CheckpointSource& source, const WantedTensor& wanted, const Del
   const std::int64_t stride = 2 * key_dim + 2 * values;
   const char which = wanted.part[6];
   const std::int64_t width = which == 'q' || which == 'k' ? key_dim : values;
-  const std::int64_t offset = which == 'q' ? 0 : which == 'k' ? key_dim : which == 'v' ? 2 * key_dim : 2 * key_dim + values;
+  const std::int64_t offset = which == 'q'   ? 0
+                              : which == 'k' ? key_dim
+                              : which == 'v' ? 2 * key_dim
+                                             : 2 * key_dim + values;
   return source.gather_rows(wanted, "linear_attn.in_proj_qkvz.weight", c.key_heads * stride,
                             [=](std::int64_t row) { return row / width * stride + offset + row % width; });
 }
@@ -38,7 +41,8 @@ void read_mlps(ConfigReader& reader, ModelDescription& d) {
   const std::int32_t step = reader.int32("decoder_sparse_step", 1);
   const std::vector<std::int32_t> dense_layers = reader.integers_or_one("mlp_only_layers");
   if (dense_layers.size() > d.layers.size()) {
-    reader.fail(Status::format_error("%s: mlp_only_layers names more layers than there are (%zu)", reader.where().c_str(), d.layers.size()));
+    reader.fail(Status::format_error("%s: mlp_only_layers names more layers than there are (%zu)",
+                                     reader.where().c_str(), d.layers.size()));
     return;
   }
   if (step < 1) {
@@ -69,7 +73,8 @@ Status import_qwen3_next(ImportContext& context) {
   CheckpointSource source(context, "model.");
   return source.take_all([&](const WantedTensor& wanted) -> Status {
     const std::string& part = wanted.part;
-    const bool is_gdn = wanted.layer >= 0 && d.layers[static_cast<std::size_t>(wanted.layer)].mechanism == Mechanism::kGdn;
+    const bool is_gdn =
+        wanted.layer >= 0 && d.layers[static_cast<std::size_t>(wanted.layer)].mechanism == Mechanism::kGdn;
     if (is_gdn) {
       const DeltaRuleConfig& c = d.layers[static_cast<std::size_t>(wanted.layer)].delta;
       for (const char* name : {"mixer.q.weight", "mixer.k.weight", "mixer.v.weight", "mixer.z.weight"}) {

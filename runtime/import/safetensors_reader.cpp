@@ -25,13 +25,20 @@ struct TypeInfo {
   const char* name;
   int bytes;
 };
-constexpr std::array<TypeInfo, 15> kTypes = {{{SafetensorsType::kF64, "F64", 8}, {SafetensorsType::kF32, "F32", 4},
-                                              {SafetensorsType::kF16, "F16", 2}, {SafetensorsType::kBF16, "BF16", 2},
-                                              {SafetensorsType::kF8E4M3, "F8_E4M3", 1}, {SafetensorsType::kF8E5M2, "F8_E5M2", 1},
-                                              {SafetensorsType::kI64, "I64", 8}, {SafetensorsType::kI32, "I32", 4},
-                                              {SafetensorsType::kI16, "I16", 2}, {SafetensorsType::kI8, "I8", 1},
-                                              {SafetensorsType::kU64, "U64", 8}, {SafetensorsType::kU32, "U32", 4},
-                                              {SafetensorsType::kU16, "U16", 2}, {SafetensorsType::kU8, "U8", 1},
+constexpr std::array<TypeInfo, 15> kTypes = {{{SafetensorsType::kF64, "F64", 8},
+                                              {SafetensorsType::kF32, "F32", 4},
+                                              {SafetensorsType::kF16, "F16", 2},
+                                              {SafetensorsType::kBF16, "BF16", 2},
+                                              {SafetensorsType::kF8E4M3, "F8_E4M3", 1},
+                                              {SafetensorsType::kF8E5M2, "F8_E5M2", 1},
+                                              {SafetensorsType::kI64, "I64", 8},
+                                              {SafetensorsType::kI32, "I32", 4},
+                                              {SafetensorsType::kI16, "I16", 2},
+                                              {SafetensorsType::kI8, "I8", 1},
+                                              {SafetensorsType::kU64, "U64", 8},
+                                              {SafetensorsType::kU32, "U32", 4},
+                                              {SafetensorsType::kU16, "U16", 2},
+                                              {SafetensorsType::kU8, "U8", 1},
                                               {SafetensorsType::kBool, "BOOL", 1}}};
 
 /// One entry of a header as it is written there.
@@ -42,7 +49,8 @@ struct HeaderEntry {
   std::uint64_t begin = 0, end = 0;
 };
 
-/// What both JSON files have in common: everything that is not expected is an error, found while parsing, without a tree.
+/// What both JSON files have in common: everything that is not expected is an error, found while parsing, without a
+/// tree.
 class StrictEvents : public nlohmann::json_sax<Json> {
  public:
   Status status() const { return status_; }
@@ -78,7 +86,8 @@ class StrictEvents : public nlohmann::json_sax<Json> {
 /// {"__metadata__": {text: text}, name: {"dtype": text, "shape": [n...], "data_offsets": [begin, end]}, ...}
 class HeaderEvents final : public StrictEvents {
  public:
-  HeaderEvents(std::string label, std::uint64_t max_tensors) : StrictEvents(std::move(label)), max_tensors_(max_tensors) {}
+  HeaderEvents(std::string label, std::uint64_t max_tensors)
+      : StrictEvents(std::move(label)), max_tensors_(max_tensors) {}
 
   std::vector<HeaderEntry>& entries() { return entries_; }
 
@@ -105,14 +114,16 @@ class HeaderEvents final : public StrictEvents {
     for (unsigned i = 0; i < fields.size(); ++i) {
       if (key != fields[i]) continue;
       if (seen_ & (1U << i)) {
-        return fail(Status::format_error("%s: tensor '%.100s': '%s' is there twice", label_.c_str(), place().c_str(), fields[i]));
+        return fail(Status::format_error("%s: tensor '%.100s': '%s' is there twice", label_.c_str(), place().c_str(),
+                                         fields[i]));
       }
       seen_ |= 1U << i;
       field_ = static_cast<int>(i);
       numbers_ = 0;
       return true;
     }
-    return fail(Status::format_error("%s: tensor '%.100s': unknown field '%.60s'", label_.c_str(), place().c_str(), key.c_str()));
+    return fail(Status::format_error("%s: tensor '%.100s': unknown field '%.60s'", label_.c_str(), place().c_str(),
+                                     key.c_str()));
   }
   bool string(std::string& text) override {
     if (in_metadata_ && depth_ == 2) return true;
@@ -123,7 +134,8 @@ class HeaderEvents final : public StrictEvents {
         return true;
       }
     }
-    return fail(Status::unsupported("%s: tensor '%.100s' has element type '%.30s'", label_.c_str(), place().c_str(), text.c_str()));
+    return fail(Status::unsupported("%s: tensor '%.100s' has element type '%.30s'", label_.c_str(), place().c_str(),
+                                    text.c_str()));
   }
   bool start_array(std::size_t) override {
     if (depth_ != 2 || in_metadata_ || field_ == 0 || in_array_) return refuse("an array");
@@ -139,7 +151,8 @@ class HeaderEvents final : public StrictEvents {
     if (!in_array_) return refuse("a number");
     ++numbers_;
     if (field_ == 1) {
-      if (value > INT32_MAX || numbers_ > kMaxRank) return refuse("a dimension above 2147483647, or more than 8 of them");
+      if (value > INT32_MAX || numbers_ > kMaxRank)
+        return refuse("a dimension above 2147483647, or more than 8 of them");
       entries_.back().shape.push_back(static_cast<std::int64_t>(value));
     } else if (numbers_ <= 2) {
       (numbers_ == 1 ? entries_.back().begin : entries_.back().end) = value;
@@ -161,7 +174,8 @@ class HeaderEvents final : public StrictEvents {
       return fail(Status::limit_exceeded("%s: more than %llu tensors", label_.c_str(), ull{max_tensors_}));
     }
     if (name.empty() || name.size() > kMaxNameBytes) {
-      return fail(Status::format_error("%s: a tensor name has %zu bytes (1 to %zu)", label_.c_str(), name.size(), kMaxNameBytes));
+      return fail(Status::format_error("%s: a tensor name has %zu bytes (1 to %zu)", label_.c_str(), name.size(),
+                                       kMaxNameBytes));
     }
     entries_.emplace_back().name = name;
     field_ = -1;
@@ -180,7 +194,8 @@ class HeaderEvents final : public StrictEvents {
 /// {"metadata": {...ignored...}, "weight_map": {name: file}}
 class IndexEvents final : public StrictEvents {
  public:
-  IndexEvents(std::string label, std::uint64_t max_tensors) : StrictEvents(std::move(label)), max_tensors_(max_tensors) {}
+  IndexEvents(std::string label, std::uint64_t max_tensors)
+      : StrictEvents(std::move(label)), max_tensors_(max_tensors) {}
 
   std::map<std::string, std::string>& files() { return files_; }
   bool has_map() const { return has_map_; }
@@ -236,12 +251,13 @@ Status check_entry_size(const HeaderEntry& entry, const std::string& label) {
   std::uint64_t size = static_cast<std::uint64_t>(safetensors_type_bytes(entry.type));
   for (std::int64_t dim : entry.shape) {
     const auto product = checked_mul(size, static_cast<std::uint64_t>(dim));
-    if (!product) return Status::format_error("%s: tensor '%.100s': its shape overflows", label.c_str(), entry.name.c_str());
+    if (!product)
+      return Status::format_error("%s: tensor '%.100s': its shape overflows", label.c_str(), entry.name.c_str());
     size = *product;
   }
   if (entry.begin > entry.end || entry.end - entry.begin != size) {
-    return Status::format_error("%s: tensor '%.100s': offsets [%llu, %llu), but its shape takes %llu bytes", label.c_str(),
-                                entry.name.c_str(), ull{entry.begin}, ull{entry.end}, ull{size});
+    return Status::format_error("%s: tensor '%.100s': offsets [%llu, %llu), but its shape takes %llu bytes",
+                                label.c_str(), entry.name.c_str(), ull{entry.begin}, ull{entry.end}, ull{size});
   }
   return {};
 }
@@ -254,8 +270,8 @@ Status check_cover(std::vector<HeaderEntry>& entries, std::uint64_t data_bytes, 
   std::uint64_t end = 0;
   for (const HeaderEntry& entry : entries) {
     if (entry.begin != end) {
-      return Status::format_error("%s: tensor '%.100s' begins at byte %llu of the data (expected %llu): %s", label.c_str(),
-                                  entry.name.c_str(), ull{entry.begin}, ull{end},
+      return Status::format_error("%s: tensor '%.100s' begins at byte %llu of the data (expected %llu): %s",
+                                  label.c_str(), entry.name.c_str(), ull{entry.begin}, ull{end},
                                   entry.begin < end ? "tensors overlap" : "there is a hole");
     }
     end = entry.end;
@@ -270,7 +286,8 @@ Status check_cover(std::vector<HeaderEntry>& entries, std::uint64_t data_bytes, 
 /// A plain file name in the folder itself.
 bool is_shard_name(const std::string& name) {
   return name.size() <= 255 && name.ends_with(".safetensors") && name.front() != '.' &&
-         name.find('/') == std::string::npos && name.find('\\') == std::string::npos && name.find('\0') == std::string::npos;
+         name.find('/') == std::string::npos && name.find('\\') == std::string::npos &&
+         name.find('\0') == std::string::npos;
 }
 
 Result<SafetensorsMap> read_shards(const std::string& folder, const std::string& index_path, FileAccess access,
@@ -320,18 +337,20 @@ Result<SafetensorsMap> read_safetensors(std::shared_ptr<const ByteSource> source
                                         const SafetensorsLimits& limits) {
   const std::uint64_t size = source->size_bytes();
   std::array<std::uint8_t, 8> prefix{};
-  if (size < prefix.size() + 2) return Status::format_error("%s: %llu bytes are no safetensors file", label.c_str(), ull{size});
+  if (size < prefix.size() + 2)
+    return Status::format_error("%s: %llu bytes are no safetensors file", label.c_str(), ull{size});
   CAIRN_TRY(source->read(0, prefix.data(), prefix.size()));
   std::uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | prefix[static_cast<std::size_t>(i)];
   if (header_bytes > kMaxSafetensorsHeaderBytes || header_bytes > size - prefix.size()) {
-    return Status::format_error("%s: header of %llu bytes in a file of %llu (limit %llu)", label.c_str(), ull{header_bytes},
-                                ull{size}, ull{kMaxSafetensorsHeaderBytes});
+    return Status::format_error("%s: header of %llu bytes in a file of %llu (limit %llu)", label.c_str(),
+                                ull{header_bytes}, ull{size}, ull{kMaxSafetensorsHeaderBytes});
   }
   const auto* memory = source->memory();
   if (!memory) return Status::error(CAIRN_STATUS_INTERNAL, "safetensors are read from memory only");
   const char* header = reinterpret_cast<const char*>(memory) + prefix.size();
-  if (header_bytes == 0 || header[0] != '{') return Status::format_error("%s: its header does not begin with '{'", label.c_str());
+  if (header_bytes == 0 || header[0] != '{')
+    return Status::format_error("%s: its header does not begin with '{'", label.c_str());
   CAIRN_TRY(check_token_lengths(header, header_bytes, label));
   HeaderEvents events(label, limits.max_tensors);
   const bool parsed = Json::sax_parse(header, header + header_bytes, &events);
@@ -344,10 +363,11 @@ Result<SafetensorsMap> read_safetensors(std::shared_ptr<const ByteSource> source
   for (HeaderEntry& entry : events.entries()) {
     const std::uint64_t entry_bytes = entry.end - entry.begin;
     if (entry_bytes > limits.max_tensor_bytes) {
-      return Status::limit_exceeded("%s: tensor '%.100s' has %llu bytes (limit %llu)", label.c_str(), entry.name.c_str(),
-                                    ull{entry_bytes}, ull{limits.max_tensor_bytes});
+      return Status::limit_exceeded("%s: tensor '%.100s' has %llu bytes (limit %llu)", label.c_str(),
+                                    entry.name.c_str(), ull{entry_bytes}, ull{limits.max_tensor_bytes});
     }
-    SafetensorsEntry tensor{entry.type, std::move(entry.shape), memory + data_offset + entry.begin, entry_bytes, source};
+    SafetensorsEntry tensor{entry.type, std::move(entry.shape), memory + data_offset + entry.begin, entry_bytes,
+                            source};
     if (!tensors.emplace(entry.name, std::move(tensor)).second) {
       return Status::format_error("%s: tensor '%.100s' is there twice", label.c_str(), entry.name.c_str());
     }
@@ -355,7 +375,8 @@ Result<SafetensorsMap> read_safetensors(std::shared_ptr<const ByteSource> source
   return tensors;
 }
 
-Result<SafetensorsMap> read_safetensors_folder(const std::string& folder, FileAccess access, const SafetensorsLimits& limits) {
+Result<SafetensorsMap> read_safetensors_folder(const std::string& folder, FileAccess access,
+                                               const SafetensorsLimits& limits) {
   const std::string index = folder + "/model.safetensors.index.json";
   if (file_exists(index)) return read_shards(folder, index, access, limits);
   const std::string single = folder + "/model.safetensors";

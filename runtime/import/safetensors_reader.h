@@ -1,5 +1,5 @@
-// Reads safetensors files, alone or sharded with an index. Strict as the format's own rules: no duplicate names, no holes,
-// no overlap, the data is exactly as long as the header says.
+// Reads safetensors files, alone or sharded with an index. Strict as the format's own rules: no duplicate names, no
+// holes, no overlap, the data is exactly as long as the header says.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,21 @@
 namespace cairn {
 
 enum class SafetensorsType : std::uint8_t {
-  kF64, kF32, kF16, kBF16, kF8E4M3, kF8E5M2, kI64, kI32, kI16, kI8, kU64, kU32, kU16, kU8, kBool
+  kF64,
+  kF32,
+  kF16,
+  kBF16,
+  kF8E4M3,
+  kF8E5M2,
+  kI64,
+  kI32,
+  kI16,
+  kI8,
+  kU64,
+  kU32,
+  kU16,
+  kU8,
+  kBool
 };
 const char* safetensors_type_name(SafetensorsType type);  ///< "F8_E4M3", ...
 int safetensors_type_bytes(SafetensorsType type);

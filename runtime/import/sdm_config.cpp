@@ -27,15 +27,19 @@ LayerConfig read_sdm(ConfigReader& reader, std::int32_t model_dim) {
   c.has_bias = true;
   inner.expect("normalize_readings", true);
   if (!inner.has("normalize_readings")) {
-    inner.fail(Status::unsupported("%s: readings without a norm (normalize_readings) are not supported", inner.where().c_str()));
+    inner.fail(Status::unsupported("%s: readings without a norm (normalize_readings) are not supported",
+                                   inner.where().c_str()));
   }
-  layer.output = {NormKind::kLayerNorm, inner.boolean("output_gate", false) ? GateKind::kSigmoid : GateKind::kNone, 1e-6F};
-  inner.ignore({"memory_block_size", "snapshot_quant", "log_memory_access_stats", "dim"});  // speed, training, statistics
+  layer.output = {NormKind::kLayerNorm, inner.boolean("output_gate", false) ? GateKind::kSigmoid : GateKind::kNone,
+                  1e-6F};
+  inner.ignore(
+      {"memory_block_size", "snapshot_quant", "log_memory_access_stats", "dim"});  // speed, training, statistics
   reader.check(inner.finish());
   return layer;
 }
 
-LayerConfig attention_layer(std::int32_t heads, std::int32_t kv_heads, std::int32_t head_dim, float theta, bool has_gate) {
+LayerConfig attention_layer(std::int32_t heads, std::int32_t kv_heads, std::int32_t head_dim, float theta,
+                            bool has_gate) {
   LayerConfig layer;
   layer.mechanism = Mechanism::kSoftmaxAttention;
   layer.attention.query_heads = heads;
@@ -62,14 +66,16 @@ Kinds read_kinds(ConfigReader& reader, std::int32_t model_dim) {
   const std::int32_t swa_kv_heads = reader.int32("swa_n_kv_heads", reader.has("swa_n_heads") ? swa_heads : kv_heads);
   const std::int32_t swa_dim = reader.int32("swa_head_dim", shared(swa_heads));
   Kinds kinds{attention_layer(heads, kv_heads, head_dim, theta, has_gate),
-              attention_layer(swa_heads, swa_kv_heads, swa_dim, theta, has_gate), {}};
+              attention_layer(swa_heads, swa_kv_heads, swa_dim, theta, has_gate),
+              {}};
   kinds.window.attention.window = reader.int32("swa_window", 0);
   if (reader.has("sdm_args")) kinds.sdm = read_sdm(reader, model_dim);
   return kinds;
 }
 
 /// The layers of one list: "all", or their numbers from 0.
-Status place(ConfigReader& reader, const char* key, const LayerConfig& layer, std::vector<int>& placed, ModelDescription& d) {
+Status place(ConfigReader& reader, const char* key, const LayerConfig& layer, std::vector<int>& placed,
+             ModelDescription& d) {
   const nlohmann::json* value = reader.value(key);
   if (!value) return {};
   std::vector<std::int32_t> layers;
@@ -97,11 +103,14 @@ Status place_layers(ConfigReader& reader, const Kinds& kinds, std::int32_t count
   CAIRN_TRY(place(reader, "swa_at", kinds.window, placed, d));
   CAIRN_TRY(place(reader, "sdm_at", kinds.sdm, placed, d));
   for (std::size_t i = 0; i < placed.size(); ++i) {
-    if (placed[i] == 0) return Status::format_error("config.json: layer %zu is in none of attn_at, swa_at and sdm_at", i);
+    if (placed[i] == 0)
+      return Status::format_error("config.json: layer %zu is in none of attn_at, swa_at and sdm_at", i);
     const LayerConfig& layer = d.layers[i];
-    if (layer.mechanism == Mechanism::kSdm && layer.sdm.heads == 0) return Status::format_error("config.json: sdm_at without sdm_args");
+    if (layer.mechanism == Mechanism::kSdm && layer.sdm.heads == 0)
+      return Status::format_error("config.json: sdm_at without sdm_args");
   }
-  if (reader.has("swa_at") && kinds.window.attention.window < 1) return Status::format_error("config.json: swa_at without swa_window");
+  if (reader.has("swa_at") && kinds.window.attention.window < 1)
+    return Status::format_error("config.json: swa_at without swa_window");
   return {};
 }
 
@@ -157,7 +166,8 @@ Status take_tensor(CheckpointSource& source, const WantedTensor& wanted, const M
   if (part == "mlp.up.weight") return source.take(wanted, {"feed_forward.w3.weight"});
   if (part == "mlp.down.weight") return source.take(wanted, {"feed_forward.w2.weight"});
   const LayerConfig& layer = d.layers[static_cast<std::size_t>(wanted.layer)];
-  return layer.mechanism == Mechanism::kSdm ? take_sdm(source, wanted, layer.sdm) : take_attention(source, wanted, layer.attention);
+  return layer.mechanism == Mechanism::kSdm ? take_sdm(source, wanted, layer.sdm)
+                                            : take_attention(source, wanted, layer.attention);
 }
 
 }  // namespace
@@ -174,7 +184,8 @@ Status import_sdm(ImportContext& context) {
   d.tied_embedding = reader.boolean("weight_tying", false);
   d.trained_tokens = reader.integer("max_seqlen", 0);
   Kinds kinds = read_kinds(reader, d.model_dim);
-  kinds.full.mlp.hidden_dim = kinds.window.mlp.hidden_dim = kinds.sdm.mlp.hidden_dim = read_mlp_width(reader, d.model_dim);
+  kinds.full.mlp.hidden_dim = kinds.window.mlp.hidden_dim = kinds.sdm.mlp.hidden_dim =
+      read_mlp_width(reader, d.model_dim);
   const std::int32_t count = reader.int32("n_layers");
   if (count < 1 || static_cast<std::uint32_t>(count) > context.limits.max_layers) {
     return Status::limit_exceeded("config.json: n_layers is %d (1 to %u)", count, context.limits.max_layers);

@@ -1,5 +1,5 @@
-// Sparse delta memory in the parameter layout of lingua. Such checkpoints have no Hugging Face config: `config.json` says
-// "model_type": "sparse_delta_memory" and holds the fields of the training configuration's `model` section.
+// Sparse delta memory in the parameter layout of lingua. Such checkpoints have no Hugging Face config: `config.json`
+// says "model_type": "sparse_delta_memory" and holds the fields of the training configuration's `model` section.
 #pragma once
 
 #include "runtime/import/checkpoint_source.h"

@@ -5,7 +5,8 @@
 namespace cairn {
 namespace {
 
-/// SSE-GDN: silu on q, k and v, keys and queries of length 1, adapters on the routed side, gates of its own for the shared side.
+/// SSE-GDN: silu on q, k and v, keys and queries of length 1, adapters on the routed side, gates of its own for the
+/// shared side.
 LayerConfig read_sse(ConfigReader& reader, float eps) {
   LayerConfig layer;
   layer.mechanism = Mechanism::kSse;
@@ -16,7 +17,8 @@ LayerConfig read_sse(ConfigReader& reader, float eps) {
   c.top_k = reader.int32("num_writer");
   reader.expect("num_reader", c.top_k);
   reader.expect("linear_attn_type", "gdn");
-  for (const char* flag : {"use_output_gate", "use_short_conv", "sse_qk_relu", "allow_neg_eigval"}) reader.expect(flag, false);
+  for (const char* flag : {"use_output_gate", "use_short_conv", "sse_qk_relu", "allow_neg_eigval"})
+    reader.expect(flag, false);
   c.transition = SseTransition::kGdn;
   c.adapt_routed = c.separate_shared_gates = c.l2_after_gate = true;
   c.adapter_rank = c.value_dim;
@@ -45,15 +47,17 @@ AttentionFields read_attention(ConfigReader& reader, const SseConfig& sse, std::
   c.qkv_bias = inner.boolean("qkv_bias", false);
   fields.window = c;
   fields.window.window = inner.int32("window_size");
-  if (fields.window.window < 1) inner.fail(Status::format_error("%s: window_size is %d (at least 1)", inner.where().c_str(), fields.window.window));
+  if (fields.window.window < 1)
+    inner.fail(Status::format_error("%s: window_size is %d (at least 1)", inner.where().c_str(), fields.window.window));
   fields.layers = inner.integers_or_one("layers");
   fields.full_layers = inner.integers_or_one("full_layers");
   const bool has_moba = fields.layers.size() > fields.full_layers.size();
   const std::int64_t covered = std::int64_t{inner.int32("moba_chunk_size", 0)} * inner.int32("moba_topk", 0);
   if (has_moba && (trained_tokens < 1 || covered < trained_tokens)) {
-    inner.fail(Status::unsupported("%s: its MoBA layers see %lld tokens (moba_chunk_size * moba_topk) of max_position_embeddings %lld: "
-                                   "they are supported where they see all", inner.where().c_str(), static_cast<long long>(covered),
-                                   static_cast<long long>(trained_tokens)));
+    inner.fail(Status::unsupported(
+        "%s: its MoBA layers see %lld tokens (moba_chunk_size * moba_topk) of max_position_embeddings %lld: "
+        "they are supported where they see all",
+        inner.where().c_str(), static_cast<long long>(covered), static_cast<long long>(trained_tokens)));
   }
   reader.check(inner.finish());
   return fields;
@@ -70,7 +74,8 @@ Status place_layers(const AttentionFields& fields, const LayerConfig& sse, std::
   attention.mlp = sse.mlp;
   d.layers.assign(static_cast<std::size_t>(count), sse);
   for (const std::int32_t index : fields.layers) {
-    if (index < 0 || index >= count) return Status::format_error("config.json: attn.layers names layer %d of %d", index, count);
+    if (index < 0 || index >= count)
+      return Status::format_error("config.json: attn.layers names layer %d of %d", index, count);
     d.layers[static_cast<std::size_t>(index)] = attention;
   }
   for (const std::int32_t index : fields.full_layers) {
@@ -85,7 +90,9 @@ Status place_layers(const AttentionFields& fields, const LayerConfig& sse, std::
 Status take_gate(CheckpointSource& source, const WantedTensor& wanted, const std::string& part, std::int64_t heads) {
   const bool is_shared = part.starts_with("shared_");
   const std::string own = is_shared ? part.substr(7) : part;
-  const std::string name = own == "a_log" ? "attn.A_log" : own == "dt_bias" ? "attn.dt_bias" : "attn.sse_" + own.substr(0, 1) + "_proj.weight";
+  const std::string name = own == "a_log"     ? "attn.A_log"
+                           : own == "dt_bias" ? "attn.dt_bias"
+                                              : "attn.sse_" + own.substr(0, 1) + "_proj.weight";
   return source.take_rows(wanted, {name}, 2 * heads, is_shared ? 0 : heads);
 }
 
@@ -101,7 +108,8 @@ Status take_sse(CheckpointSource& source, const WantedTensor& wanted, const SseC
 }
 
 /// q.weight, q_norm.weight, q.bias of attention whose names begin with `stem`.
-Status take_attention(CheckpointSource& source, const WantedTensor& wanted, const std::string& stem, const std::string& part) {
+Status take_attention(CheckpointSource& source, const WantedTensor& wanted, const std::string& stem,
+                      const std::string& part) {
   if (part.find("_norm") != std::string::npos) return source.take(wanted, {stem + part});
   return source.take(wanted, {stem + part.substr(0, 1) + "_proj" + part.substr(1)});
 }
@@ -129,7 +137,8 @@ Status import_spiking_brain(ImportContext& context) {
   CAIRN_TRY(refuse_reexports(context));
   ConfigReader reader(context.config, "config.json");
   read_generic_fields(reader);
-  reader.ignore({"attn_mode", "fuse_norm", "fuse_swiglu", "fuse_cross_entropy", "fuse_linear_cross_entropy", "use_l2warp"});
+  reader.ignore(
+      {"attn_mode", "fuse_norm", "fuse_swiglu", "fuse_cross_entropy", "fuse_linear_cross_entropy", "use_l2warp"});
   const std::string activation = reader.text("hidden_act", "swish");
   if (activation != "swish" && activation != "silu") {
     return Status::unsupported("config.json: field 'hidden_act' is '%.60s' (supported: swish)", activation.c_str());

@@ -133,10 +133,14 @@ Result<LayerConfig> read_layer(const fbs::Layer& f, unsigned index) {
   if (f.sdm()) layer.sdm = read_sdm(*f.sdm());
   if (f.attention()) layer.attention = read_attention(*f.attention());
   if (f.latent()) layer.latent = read_latent(*f.latent());
-  const int present = (f.delta() ? 1 : 0) + (f.sse() ? 1 : 0) + (f.sdm() ? 1 : 0) + (f.attention() ? 1 : 0) + (f.latent() ? 1 : 0);
+  const int present =
+      (f.delta() ? 1 : 0) + (f.sse() ? 1 : 0) + (f.sdm() ? 1 : 0) + (f.attention() ? 1 : 0) + (f.latent() ? 1 : 0);
   bool has_own = false;
   switch (layer.mechanism) {
-    case Mechanism::kDeltaNet: case Mechanism::kGdn: case Mechanism::kKda: case Mechanism::kGdn2: has_own = f.delta(); break;
+    case Mechanism::kDeltaNet:
+    case Mechanism::kGdn:
+    case Mechanism::kKda:
+    case Mechanism::kGdn2: has_own = f.delta(); break;
     case Mechanism::kSse: has_own = f.sse(); break;
     case Mechanism::kSdm: has_own = f.sdm(); break;
     case Mechanism::kSoftmaxAttention: has_own = f.attention(); break;
@@ -220,10 +224,12 @@ Status attach_scales(const ContainerReader& reader, TensorEntry& tensor) {
   if (!scales || scales->dtype != DType::kF32) {
     return Status::format_error("section '%s.scales' is missing or not f32", tensor.name.c_str());
   }
-  if (tensor.shape.size() != 2) return Status::format_error("tensor '%s': quantised, but not a matrix", tensor.name.c_str());
+  if (tensor.shape.size() != 2)
+    return Status::format_error("tensor '%s': quantised, but not a matrix", tensor.name.c_str());
   std::vector<std::int64_t> shape = {tensor.shape[0]};
   if (tensor.dtype == DType::kI4) {
-    if (tensor.group_size < 1) return Status::format_error("tensor '%s': groups of %d", tensor.name.c_str(), tensor.group_size);
+    if (tensor.group_size < 1)
+      return Status::format_error("tensor '%s': groups of %d", tensor.name.c_str(), tensor.group_size);
     shape.push_back(tensor.shape[1] / tensor.group_size);
   }
   CAIRN_TRY(reader.require(scales->name, DType::kF32, shape).status());
@@ -269,7 +275,8 @@ Status read_tensors(const ContainerReader& reader, const ModelLimits& limits, Mo
 
 }  // namespace
 
-Result<ModelDescription> read_cairn_source(std::shared_ptr<const ByteSource> source, const CairnFileReadOptions& options) {
+Result<ModelDescription> read_cairn_source(std::shared_ptr<const ByteSource> source,
+                                           const CairnFileReadOptions& options) {
   ContainerLimits limits;
   limits.max_section_bytes = std::min(limits.max_section_bytes, options.limits.max_tensor_bytes);
   CAIRN_TRY_ASSIGN(const ContainerReader reader, ContainerReader::open(source, ContainerKind::kModel, limits));
@@ -290,7 +297,8 @@ Result<ModelDescription> read_cairn_source(std::shared_ptr<const ByteSource> sou
   return d;
 }
 
-Result<ModelDescription> read_cairn_memory(const void* data, std::uint64_t size_bytes, const CairnFileReadOptions& options) {
+Result<ModelDescription> read_cairn_memory(const void* data, std::uint64_t size_bytes,
+                                           const CairnFileReadOptions& options) {
   // The structure first: what is no model is not copied.
   CAIRN_TRY(ContainerReader::open(memory_source(data, size_bytes), ContainerKind::kModel).status());
   CAIRN_TRY_ASSIGN(auto source, copied_source(data, size_bytes));

@@ -12,10 +12,10 @@ namespace cairn {
 
 struct CairnFileReadOptions {
   ModelLimits limits;
-  bool verify_payload = true;   ///< false: structure and meaning only (CAIRN_VERIFY_STRUCTURE); reads no payload
+  bool verify_payload = true;  ///< false: structure and meaning only (CAIRN_VERIFY_STRUCTURE); reads no payload
   bool no_mmap = false;
-  bool check_finite = false;    ///< NUMERIC
-  ByteProgress progress;        ///< bytes of the payload
+  bool check_finite = false;  ///< NUMERIC
+  ByteProgress progress;      ///< bytes of the payload
 };
 
 /// Maps the file unless no_mmap; the description keeps it alive. The fingerprint is always checked against the tensor
@@ -27,6 +27,7 @@ Result<ModelDescription> read_cairn_memory(const void* data, std::uint64_t size_
                                            const CairnFileReadOptions& options = {});
 
 /// From a source with memory(), which the description keeps.
-Result<ModelDescription> read_cairn_source(std::shared_ptr<const ByteSource> source, const CairnFileReadOptions& options);
+Result<ModelDescription> read_cairn_source(std::shared_ptr<const ByteSource> source,
+                                           const CairnFileReadOptions& options);
 
 }  // namespace cairn

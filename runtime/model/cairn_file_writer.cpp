@@ -32,7 +32,8 @@ Result<ContainerPlan> plan_sections(const ModelDescription& d) {
     CAIRN_TRY(plan.add(tensor.name, tensor.dtype, tensor.shape));
     if (tensor.dtype == DType::kI8) CAIRN_TRY(plan.add(scales_name(tensor.name), DType::kF32, {tensor.shape[0]}));
     if (tensor.dtype == DType::kI4) {
-      CAIRN_TRY(plan.add(scales_name(tensor.name), DType::kF32, {tensor.shape[0], tensor.shape[1] / tensor.group_size}));
+      CAIRN_TRY(
+          plan.add(scales_name(tensor.name), DType::kF32, {tensor.shape[0], tensor.shape[1] / tensor.group_size}));
     }
   }
   for (const auto& [name, text] : text_sections(d.tokenizer)) {
@@ -54,7 +55,10 @@ flatbuffers::Offset<fbs::Layer> build_layer(Builder& b, const LayerConfig& layer
   flatbuffers::Offset<fbs::Attention> attention;
   flatbuffers::Offset<fbs::LatentAttention> latent;
   switch (layer.mechanism) {
-    case Mechanism::kDeltaNet: case Mechanism::kGdn: case Mechanism::kKda: case Mechanism::kGdn2: {
+    case Mechanism::kDeltaNet:
+    case Mechanism::kGdn:
+    case Mechanism::kKda:
+    case Mechanism::kGdn2: {
       const DeltaRuleConfig& c = layer.delta;
       delta = fbs::CreateDeltaRule(b, c.key_heads, c.value_heads, c.key_dim, c.value_dim, c.conv_kernel, c.conv_bias,
                                    static_cast<fbs::QkActivation>(c.qk_activation), static_cast<fbs::QkNorm>(c.qk_norm),
@@ -67,14 +71,14 @@ flatbuffers::Offset<fbs::Layer> build_layer(Builder& b, const LayerConfig& layer
       sse = fbs::CreateSse(b, c.heads, c.key_dim, c.value_dim, c.partitions, c.top_k,
                            static_cast<fbs::SseTransition>(c.transition), c.has_shared, c.adapt_routed, c.adapter_rank,
                            c.decay_rank, c.decay_root, c.separate_shared_gates,
-                           static_cast<fbs::QkActivation>(c.qv_activation), c.query_softmax, c.key_softmax, c.l2_after_gate,
-                           c.gate_write, c.gate_read, c.shared_conv_kernel, c.gate_rank);
+                           static_cast<fbs::QkActivation>(c.qv_activation), c.query_softmax, c.key_softmax,
+                           c.l2_after_gate, c.gate_write, c.gate_read, c.shared_conv_kernel, c.gate_rank);
       break;
     }
     case Mechanism::kSdm: {
       const SdmConfig& c = layer.sdm;
-      sdm = fbs::CreateSdm(b, c.heads, c.side, c.value_dim, c.write_count, c.read_count, c.learned_initial, c.slot_residual,
-                           c.key_weighted_decay, c.has_bias, c.write_scale, c.read_scale);
+      sdm = fbs::CreateSdm(b, c.heads, c.side, c.value_dim, c.write_count, c.read_count, c.learned_initial,
+                           c.slot_residual, c.key_weighted_decay, c.has_bias, c.write_scale, c.read_scale);
       break;
     }
     case Mechanism::kSoftmaxAttention: attention = build_attention(b, layer.attention); break;
@@ -89,12 +93,12 @@ flatbuffers::Offset<fbs::Layer> build_layer(Builder& b, const LayerConfig& layer
   const auto output = fbs::CreateOutput(b, static_cast<fbs::NormKind>(layer.output.norm),
                                         static_cast<fbs::GateKind>(layer.output.gate), layer.output.eps);
   const RoutingConfig& r = layer.routing;
-  const auto routing = fbs::CreateCrossLayerRouting(b, static_cast<fbs::Routing>(r.kind),
-                                                    static_cast<fbs::RoutingGamma>(r.gamma), r.rank, r.scaled, r.after_block);
+  const auto routing = fbs::CreateCrossLayerRouting(
+      b, static_cast<fbs::Routing>(r.kind), static_cast<fbs::RoutingGamma>(r.gamma), r.rank, r.scaled, r.after_block);
   const MlpConfig& m = layer.mlp;
   const auto mlp = fbs::CreateMlp(b, static_cast<fbs::MlpKind>(m.kind), m.hidden_dim, m.expert_count, m.top_k,
-                                  static_cast<fbs::RouterKind>(m.router), m.renormalize, m.correction_bias, m.routed_scale,
-                                  m.group_count, m.top_groups, m.shared_hidden_dim, m.shared_gate);
+                                  static_cast<fbs::RouterKind>(m.router), m.renormalize, m.correction_bias,
+                                  m.routed_scale, m.group_count, m.top_groups, m.shared_hidden_dim, m.shared_gate);
   return fbs::CreateLayer(b, static_cast<fbs::Mechanism>(layer.mechanism), delta, sse, sdm, attention, latent, output,
                           routing, mlp, layer.norm_after, side);
 }
@@ -117,9 +121,9 @@ void build_header(Builder& b, const ModelDescription& d, const ContainerPlan& pl
   const auto layer_vector = b.CreateVector(layers);
   const auto quantized_vector = b.CreateVector(quantized);
   const fbs::Digest digest{flatbuffers::span<const std::uint8_t, 32>(fingerprint)};
-  const auto header = fbs::CreateModelHeader(b, sections, version, &digest, architecture, name, d.model_dim, d.vocab_size,
-                                             d.trained_tokens, d.norm_eps, d.norm_zero_centered, d.tied_embedding,
-                                             layer_vector, tokenizer, quantized_vector);
+  const auto header = fbs::CreateModelHeader(b, sections, version, &digest, architecture, name, d.model_dim,
+                                             d.vocab_size, d.trained_tokens, d.norm_eps, d.norm_zero_centered,
+                                             d.tied_embedding, layer_vector, tokenizer, quantized_vector);
   fbs::FinishModelHeaderBuffer(b, header);
 }
 
@@ -175,7 +179,8 @@ Status write_cairn(const ModelDescription& d, ByteSink& sink, const CairnFileWri
   for (std::size_t i = 0; i < d.tensors.size(); ++i) {
     const TensorEntry& tensor = d.tensors[i];
     CAIRN_TRY_ASSIGN(const TensorBytes bytes, provider(i));
-    contents.push_back({block_checksums(bytes.data, tensor.size_bytes), block_checksums(bytes.scales, tensor.scales_bytes)});
+    contents.push_back(
+        {block_checksums(bytes.data, tensor.size_bytes), block_checksums(bytes.scales, tensor.scales_bytes)});
     done += tensor.size_bytes + tensor.scales_bytes;
     CAIRN_TRY(progress.first(done));
   }

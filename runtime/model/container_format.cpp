@@ -37,7 +37,8 @@ Result<std::uint64_t> section_size_bytes(const std::string& name, DType dtype, c
     return Status::format_error("section '%s': rank %zu (1 to %zu)", name.c_str(), shape.size(), kMaxSectionRank);
   }
   const int bits = dtype_bits(dtype);
-  if (bits == 0) return Status::format_error("section '%s': unknown element type %d", name.c_str(), static_cast<int>(dtype));
+  if (bits == 0)
+    return Status::format_error("section '%s': unknown element type %d", name.c_str(), static_cast<int>(dtype));
   std::uint64_t elements = 1;
   for (std::int64_t dim : shape) {
     if (dim < 0 || (dim == 0 && !allow_empty) || dim > INT32_MAX) {
@@ -45,12 +46,14 @@ Result<std::uint64_t> section_size_bytes(const std::string& name, DType dtype, c
                                   static_cast<long long>(dim), allow_empty ? 0 : 1);
     }
     const auto product = checked_mul(elements, static_cast<std::uint64_t>(dim));
-    if (!product) return Status::format_error("section '%s': shape %s overflows", name.c_str(), shape_text(shape).c_str());
+    if (!product)
+      return Status::format_error("section '%s': shape %s overflows", name.c_str(), shape_text(shape).c_str());
     elements = *product;
   }
   const auto total_bits = checked_mul(elements, static_cast<std::uint64_t>(bits));
   const auto rounded = total_bits ? checked_add<std::uint64_t>(*total_bits, 7) : std::nullopt;
-  if (!rounded) return Status::format_error("section '%s': shape %s overflows", name.c_str(), shape_text(shape).c_str());
+  if (!rounded)
+    return Status::format_error("section '%s': shape %s overflows", name.c_str(), shape_text(shape).c_str());
   return *rounded / 8;
 }
 

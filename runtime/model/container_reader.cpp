@@ -31,9 +31,13 @@ Status foreign_file(const std::uint8_t* bytes, std::uint64_t size_bytes) {
   const auto begins_with = [&](const char* text, std::size_t size) {
     return size_bytes >= size && std::memcmp(bytes, text, size) == 0;
   };
-  if (begins_with("GGUF", 4)) return Status::format_error("this is a GGUF file: not supported, use the safetensors original");
+  if (begins_with("GGUF", 4))
+    return Status::format_error("this is a GGUF file: not supported, use the safetensors original");
   if (begins_with("PK\x03\x04", 4)) return Status::format_error("this is a ZIP archive, not a Cairn file");
-  if (begins_with("\x7f" "ELF", 4)) return Status::format_error("this is a program (ELF), not a Cairn file");
+  if (begins_with("\x7f"
+                  "ELF",
+                  4))
+    return Status::format_error("this is a program (ELF), not a Cairn file");
   if (begins_with("%PDF", 4)) return Status::format_error("this is a PDF document, not a Cairn file");
   if (size_bytes > 9 && bytes[8] == '{' && load<std::uint64_t>(bytes) < (std::uint64_t{1} << 32)) {
     return Status::format_error("this is a safetensors file: load or pack its folder (config.json beside it) instead");
@@ -99,7 +103,8 @@ Status ContainerReader::read_preamble(const ContainerLimits& limits) {
   }
   const auto order = load<std::uint32_t>(p + 16);
   if (order == 0x04030201) return Status::format_error("written in big-endian byte order: only little-endian is read");
-  if (order != kByteOrderMark) return Status::format_error("byte order mark 0x%08x (must be 0x%08x)", order, kByteOrderMark);
+  if (order != kByteOrderMark)
+    return Status::format_error("byte order mark 0x%08x (must be 0x%08x)", order, kByteOrderMark);
   major_ = load<std::uint16_t>(p + 12);
   minor_ = load<std::uint16_t>(p + 14);
   if (major_ != kContainerMajor) {
@@ -117,8 +122,9 @@ Status ContainerReader::read_preamble(const ContainerLimits& limits) {
   }
   const std::uint32_t unknown = load<std::uint32_t>(p + 20) & kCriticalFlagsMask & ~kKnownCriticalFlags;
   if (unknown != 0) {
-    return Status::error(CAIRN_STATUS_VERSION, "format version %u.%u uses features that this library lacks (flags 0x%08x)",
-                         major_, minor_, unknown);
+    return Status::error(CAIRN_STATUS_VERSION,
+                         "format version %u.%u uses features that this library lacks (flags 0x%08x)", major_, minor_,
+                         unknown);
   }
   header_bytes_ = load<std::uint32_t>(p + 24);
   payload_offset_ = load<std::uint64_t>(p + 32);
@@ -233,7 +239,8 @@ Status ContainerReader::read_trailer() {
   }
   std::vector<std::uint8_t> table(trailer_offset - table_offset);
   CAIRN_TRY(source_->read(table_offset, table.data(), table.size()));
-  if (std::any_of(table.begin() + static_cast<std::ptrdiff_t>(table_bytes), table.end(), [](auto b) { return b != 0; })) {
+  if (std::any_of(table.begin() + static_cast<std::ptrdiff_t>(table_bytes), table.end(),
+                  [](auto b) { return b != 0; })) {
     return Status::format_error("the padding after the checksums is not zero");
   }
   Blake2bStream digest;
@@ -249,8 +256,9 @@ Status ContainerReader::read_trailer() {
 }
 
 const Section* ContainerReader::find(const std::string& name) const {
-  const auto found = std::lower_bound(sections_.begin(), sections_.end(), name,
-                                      [](const Section& section, const std::string& wanted) { return section.name < wanted; });
+  const auto found =
+      std::lower_bound(sections_.begin(), sections_.end(), name,
+                       [](const Section& section, const std::string& wanted) { return section.name < wanted; });
   return found != sections_.end() && found->name == name ? &*found : nullptr;
 }
 
@@ -292,9 +300,10 @@ Status ContainerReader::read(const Section& section, void* to) const {
 
 Status ContainerReader::read_blocks(const Section& section, std::uint64_t offset_bytes, void* to,
                                     std::uint64_t size_bytes) const {
-  const bool ends_well = (offset_bytes + size_bytes) % kChecksumBlockBytes == 0 ||
-                         offset_bytes + size_bytes == section.size_bytes;
-  if (!range_fits(offset_bytes, size_bytes, section.size_bytes) || offset_bytes % kChecksumBlockBytes != 0 || !ends_well) {
+  const bool ends_well =
+      (offset_bytes + size_bytes) % kChecksumBlockBytes == 0 || offset_bytes + size_bytes == section.size_bytes;
+  if (!range_fits(offset_bytes, size_bytes, section.size_bytes) || offset_bytes % kChecksumBlockBytes != 0 ||
+      !ends_well) {
     return Status::error(CAIRN_STATUS_INTERNAL, "section '%s': [%llu, +%llu) is no run of blocks", section.name.c_str(),
                          ull{offset_bytes}, ull{size_bytes});
   }
@@ -318,7 +327,8 @@ Status ContainerReader::verify_payload(const ByteProgress& progress) const {
     }
     end = section.offset_bytes + section.size_bytes;
     for (std::uint64_t done = 0; done < section.size_bytes; done += kChecksumBlockBytes) {
-      const auto piece = static_cast<std::size_t>(std::min<std::uint64_t>(kChecksumBlockBytes, section.size_bytes - done));
+      const auto piece =
+          static_cast<std::size_t>(std::min<std::uint64_t>(kChecksumBlockBytes, section.size_bytes - done));
       const std::byte* bytes = source_->memory() ? source_->memory() + section.offset_bytes + done : copy.data();
       if (!source_->memory()) CAIRN_TRY(source_->read(section.offset_bytes + done, copy.data(), piece));
       CAIRN_TRY(check_block(section, done / kChecksumBlockBytes, bytes, piece));

@@ -2,9 +2,10 @@
 //
 //   CAIRN_TRY_ASSIGN(auto source, file_source(path, FileAccess::kPositional));   // or memory_source(data, size)
 //   CAIRN_TRY_ASSIGN(ContainerReader reader, ContainerReader::open(source, ContainerKind::kSnapshot));
-//   const schema::SnapshotHeader& header = reader.snapshot_header();             // verified structure; check its meaning!
-//   CAIRN_TRY_ASSIGN(const Section* section, reader.require("last_logits", DType::kF32, {264}));
-//   CAIRN_TRY(reader.read(*section, buffer.data()));     // copies, and checks the checksums of exactly the bytes copied
+//   const schema::SnapshotHeader& header = reader.snapshot_header();             // verified structure; check its
+//   meaning! CAIRN_TRY_ASSIGN(const Section* section, reader.require("last_logits", DType::kF32, {264}));
+//   CAIRN_TRY(reader.read(*section, buffer.data()));     // copies, and checks the checksums of exactly the bytes
+//   copied
 //
 // open() has checked: preamble, header checksum, FlatBuffers structure, the section table (sorted, unique, no holes, no
 // overlap, sizes = shape x dtype, 64-bit sums), total length = size of the source, trailer and its digest. It has read

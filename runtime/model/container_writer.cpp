@@ -167,7 +167,8 @@ Status ContainerWriter::finish() {
   CAIRN_TRY(emit(trailer, sizeof trailer));
   if (written_bytes_ != total_bytes_) {
     return Status::error(CAIRN_STATUS_INTERNAL, "container writer: %llu bytes written, %llu planned",
-                         static_cast<unsigned long long>(written_bytes_), static_cast<unsigned long long>(total_bytes_));
+                         static_cast<unsigned long long>(written_bytes_),
+                         static_cast<unsigned long long>(total_bytes_));
   }
   return {};
 }

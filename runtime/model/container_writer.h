@@ -9,9 +9,9 @@
 //   auto sections = build_sections(builder, plan);                       // the header's `sections` field
 //   ... fill the other fields, then: FinishSnapshotHeaderBuffer(builder, header);
 //
-//   ContainerWriter writer(plan, sink, progress);                        // plan.total_bytes(builder.GetSize()) known now
-//   CAIRN_TRY(writer.begin(builder.GetBufferPointer(), builder.GetSize()));
-//   for (const Section& section : plan.sections())                       // in the plan's order
+//   ContainerWriter writer(plan, sink, progress);                        // plan.total_bytes(builder.GetSize()) known
+//   now CAIRN_TRY(writer.begin(builder.GetBufferPointer(), builder.GetSize())); for (const Section& section :
+//   plan.sections())                       // in the plan's order
 //     CAIRN_TRY(writer.write(data_of(section), section.size_bytes));     // or in pieces, each as large as one likes
 //   CAIRN_TRY(writer.finish());
 #pragma once

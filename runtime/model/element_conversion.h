@@ -31,15 +31,26 @@ inline float f16_to_f32(std::uint16_t bits) {
 /// False for an element type that is not floating point.
 inline bool convert_to_f32(const void* from, DType dtype, std::size_t count, float* to) {
   const auto* bytes = static_cast<const std::byte*>(from);
-  const auto load = [bytes](auto& element, std::size_t i) { std::memcpy(&element, bytes + i * sizeof element, sizeof element); };
+  const auto load = [bytes](auto& element, std::size_t i) {
+    std::memcpy(&element, bytes + i * sizeof element, sizeof element);
+  };
   for (std::size_t i = 0; i < count; ++i) {
     std::uint16_t half = 0;
     double wide = 0;
     switch (dtype) {
       case DType::kF32: load(to[i], i); break;
-      case DType::kBF16: load(half, i); to[i] = bf16_to_f32(half); break;
-      case DType::kF16: load(half, i); to[i] = f16_to_f32(half); break;
-      case DType::kF64: load(wide, i); to[i] = static_cast<float>(wide); break;
+      case DType::kBF16:
+        load(half, i);
+        to[i] = bf16_to_f32(half);
+        break;
+      case DType::kF16:
+        load(half, i);
+        to[i] = f16_to_f32(half);
+        break;
+      case DType::kF64:
+        load(wide, i);
+        to[i] = static_cast<float>(wide);
+        break;
       default: return false;
     }
   }

@@ -19,8 +19,9 @@ const char* mechanism_name(Mechanism mechanism) {
 }
 
 const TensorEntry* ModelDescription::find(const std::string& tensor_name) const {
-  const auto found = std::lower_bound(tensors.begin(), tensors.end(), tensor_name,
-                                      [](const TensorEntry& tensor, const std::string& wanted) { return tensor.name < wanted; });
+  const auto found =
+      std::lower_bound(tensors.begin(), tensors.end(), tensor_name,
+                       [](const TensorEntry& tensor, const std::string& wanted) { return tensor.name < wanted; });
   return found != tensors.end() && found->name == tensor_name ? &*found : nullptr;
 }
 

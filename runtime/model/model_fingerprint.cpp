@@ -19,24 +19,25 @@ class Numbers {
   void one(bool value) { digest_.update_u32(value ? 1 : 0); }
   void one(float value) { digest_.update_u32(std::bit_cast<std::uint32_t>(value)); }
   template <class Enum>
-    requires std::is_enum_v<Enum>
-  void one(Enum value) {
-    digest_.update_u32(static_cast<std::uint32_t>(value));
-  }
+  requires std::is_enum_v<Enum>
+  void one(Enum value) { digest_.update_u32(static_cast<std::uint32_t>(value)); }
   Blake2bStream& digest_;
 };
 
 void add_attention(Numbers& add, const AttentionConfig& c) {
-  add(c.query_heads, c.kv_heads, c.head_dim, c.window, c.rotary_dim, c.rope_theta, c.qk_norm, c.qk_norm_full, c.output_gate,
-      c.qkv_bias);
+  add(c.query_heads, c.kv_heads, c.head_dim, c.window, c.rotary_dim, c.rope_theta, c.qk_norm, c.qk_norm_full,
+      c.output_gate, c.qkv_bias);
 }
 
 void add_mixer(Numbers& add, const LayerConfig& layer) {
   switch (layer.mechanism) {
-    case Mechanism::kDeltaNet: case Mechanism::kGdn: case Mechanism::kKda: case Mechanism::kGdn2: {
+    case Mechanism::kDeltaNet:
+    case Mechanism::kGdn:
+    case Mechanism::kKda:
+    case Mechanism::kGdn2: {
       const DeltaRuleConfig& c = layer.delta;
-      return add(c.key_heads, c.value_heads, c.key_dim, c.value_dim, c.conv_kernel, c.conv_bias, c.qk_activation, c.qk_norm,
-                 c.has_beta, c.beta_scale, c.decay, c.decay_lower_bound, c.decay_rank, c.gate_rank);
+      return add(c.key_heads, c.value_heads, c.key_dim, c.value_dim, c.conv_kernel, c.conv_bias, c.qk_activation,
+                 c.qk_norm, c.has_beta, c.beta_scale, c.decay, c.decay_lower_bound, c.decay_rank, c.gate_rank);
     }
     case Mechanism::kSse: {
       const SseConfig& c = layer.sse;
@@ -100,9 +101,11 @@ Status compute_fingerprint(ModelDescription& description, const ByteProgress& pr
   std::vector<TensorContent> contents;
   contents.reserve(description.tensors.size());
   for (const TensorEntry& tensor : description.tensors) {
-    contents.push_back({block_checksums(tensor.data, tensor.size_bytes), block_checksums(tensor.scales, tensor.scales_bytes)});
+    contents.push_back(
+        {block_checksums(tensor.data, tensor.size_bytes), block_checksums(tensor.scales, tensor.scales_bytes)});
     done += tensor.size_bytes + tensor.scales_bytes;
-    if (progress && !progress(done, total)) return Status::error(CAIRN_STATUS_CANCELLED, "reading the weights was cancelled");
+    if (progress && !progress(done, total))
+      return Status::error(CAIRN_STATUS_CANCELLED, "reading the weights was cancelled");
   }
   description.fingerprint = model_fingerprint(description, contents);
   return {};

@@ -1,7 +1,8 @@
 // The identity of a model: what its states depend on. Defined byte by byte in schema/FORMAT.md, "Fingerprint".
 //
 // Covers the numbers of the configuration and every tensor (name, element type, shape, content through its 1 MiB block
-// checksums); not names, texts and tokenizers. A folder and the file packed from it unchanged have the same fingerprint.
+// checksums); not names, texts and tokenizers. A folder and the file packed from it unchanged have the same
+// fingerprint.
 #pragma once
 
 #include <vector>

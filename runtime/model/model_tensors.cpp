@@ -10,8 +10,8 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-/// Collects the tensors of a model; `matrix` for linear layers that may be quantised. Decay, beta and routing projections
-/// are `plain`: they are small, and everything depends on them.
+/// Collects the tensors of a model; `matrix` for linear layers that may be quantised. Decay, beta and routing
+/// projections are `plain`: they are small, and everything depends on them.
 class Collector {
  public:
   explicit Collector(const ModelDescription& d) : d_(d) {}
@@ -41,8 +41,8 @@ class Collector {
 };
 
 /// Norm, gate and output projection of a recurrent mixer.
-void collect_output(Collector& c, const OutputConfig& output, std::int64_t dim, std::int64_t heads, std::int64_t value_dim,
-                    std::int64_t gate_rank) {
+void collect_output(Collector& c, const OutputConfig& output, std::int64_t dim, std::int64_t heads,
+                    std::int64_t value_dim, std::int64_t gate_rank) {
   const std::int64_t width = heads * value_dim;
   c.vector("mixer.norm.weight", value_dim);
   if (output.norm == NormKind::kLayerNorm) c.vector("mixer.norm.bias", value_dim);
@@ -75,7 +75,8 @@ void collect_delta_rule(Collector& c, const LayerConfig& layer, std::int64_t dim
   c.matrix("mixer.q", key_width, dim);
   c.matrix("mixer.k", key_width, dim);
   c.matrix("mixer.v", value_width, dim);
-  const std::pair<const char*, std::int64_t> convs[] = {{"mixer.conv_q", key_width}, {"mixer.conv_k", key_width}, {"mixer.conv_v", value_width}};
+  const std::pair<const char*, std::int64_t> convs[] = {
+      {"mixer.conv_q", key_width}, {"mixer.conv_k", key_width}, {"mixer.conv_v", value_width}};
   for (const auto& [name, channels] : convs) {
     if (config.conv_kernel > 0) c.plain(name, channels, config.conv_kernel);
     if (config.conv_bias) c.vector(std::string(name) + ".bias", channels);
@@ -221,9 +222,10 @@ void collect_mlp(Collector& c, const MlpConfig& config, std::int64_t dim) {
 void collect_layer(Collector& c, const LayerConfig& layer, std::int64_t dim) {
   c.vector("norm1.weight", dim);
   switch (layer.mechanism) {
-    case Mechanism::kDeltaNet: case Mechanism::kGdn: case Mechanism::kKda: case Mechanism::kGdn2:
-      collect_delta_rule(c, layer, dim);
-      break;
+    case Mechanism::kDeltaNet:
+    case Mechanism::kGdn:
+    case Mechanism::kKda:
+    case Mechanism::kGdn2: collect_delta_rule(c, layer, dim); break;
     case Mechanism::kSse: collect_sse(c, layer, dim); break;
     case Mechanism::kSdm: collect_sdm(c, layer, dim); break;
     case Mechanism::kSoftmaxAttention: collect_attention(c, layer.attention, dim, "mixer."); break;
@@ -250,9 +252,13 @@ Status check_storage(const TensorEntry& tensor, bool is_matrix) {
                                 dtype_name(tensor.dtype), static_cast<unsigned long long>(size));
   }
   switch (tensor.dtype) {
-    case DType::kF32: case DType::kBF16: case DType::kF16: break;
-    case DType::kI8: case DType::kI4: {
-      if (!is_matrix) return Status::format_error("tensor '%s': element type %s is not allowed here", name, dtype_name(tensor.dtype));
+    case DType::kF32:
+    case DType::kBF16:
+    case DType::kF16: break;
+    case DType::kI8:
+    case DType::kI4: {
+      if (!is_matrix)
+        return Status::format_error("tensor '%s': element type %s is not allowed here", name, dtype_name(tensor.dtype));
       const bool is_i4 = tensor.dtype == DType::kI4;
       const std::int64_t group = is_i4 ? tensor.group_size : tensor.shape[1];
       if (is_i4 && group != 32 && group != 64) {
@@ -263,10 +269,12 @@ Status check_storage(const TensorEntry& tensor, bool is_matrix) {
         return Status::format_error("tensor '%s': groups of %lld do not divide rows of %lld", name,
                                     static_cast<long long>(group), static_cast<long long>(tensor.shape[1]));
       }
-      const auto scales = static_cast<std::uint64_t>(tensor.shape[0]) * static_cast<std::uint64_t>(tensor.shape[1] / group) * 4;
+      const auto scales =
+          static_cast<std::uint64_t>(tensor.shape[0]) * static_cast<std::uint64_t>(tensor.shape[1] / group) * 4;
       if (!tensor.scales || tensor.scales_bytes != scales) {
         return Status::format_error("tensor '%s': %llu bytes of scales (expected %llu)", name,
-                                    static_cast<unsigned long long>(tensor.scales_bytes), static_cast<unsigned long long>(scales));
+                                    static_cast<unsigned long long>(tensor.scales_bytes),
+                                    static_cast<unsigned long long>(scales));
       }
       return {};
     }

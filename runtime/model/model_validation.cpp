@@ -95,7 +95,8 @@ void check_sse(Checks& checks, const SseConfig& c) {
   checks.range("top_k", c.top_k, 1, c.partitions);
   checks.choice("transition", c.transition, SseTransition::kGdn);
   checks.range("adapter_rank", c.adapter_rank, 0, kMaxWidth);
-  checks.require(c.adapter_rank == 0 || c.has_shared || c.adapt_routed, "an adapter of a shared partition that is not there");
+  checks.require(c.adapter_rank == 0 || c.has_shared || c.adapt_routed,
+                 "an adapter of a shared partition that is not there");
   checks.range("decay_rank", c.decay_rank, 0, kMaxWidth);
   checks.require(c.transition != SseTransition::kGdn || c.decay_rank == 0, "decay_rank with transition gdn");
   checks.positive("decay_root", c.decay_root, 1e6F);
@@ -178,8 +179,10 @@ void check_mlp(Checks& checks, const MlpConfig& c) {
 
 void check_mixer(Checks& checks, const LayerConfig& layer) {
   switch (layer.mechanism) {
-    case Mechanism::kDeltaNet: case Mechanism::kGdn: case Mechanism::kKda: case Mechanism::kGdn2:
-      return check_delta_rule(checks, layer);
+    case Mechanism::kDeltaNet:
+    case Mechanism::kGdn:
+    case Mechanism::kKda:
+    case Mechanism::kGdn2: return check_delta_rule(checks, layer);
     case Mechanism::kSse: return check_sse(checks, layer.sse);
     case Mechanism::kSdm: return check_sdm(checks, layer.sdm);
     case Mechanism::kSoftmaxAttention: return check_attention(checks, layer.attention);
@@ -240,7 +243,8 @@ Status check_tokenizer(const ModelDescription& d, const ModelLimits& limits) {
                                   static_cast<unsigned long long>(metadata),
                                   static_cast<unsigned long long>(limits.max_metadata_bytes));
   }
-  if (t.stop_tokens.size() > 1024) return Status::limit_exceeded("tokenizer: %zu stop tokens (limit 1024)", t.stop_tokens.size());
+  if (t.stop_tokens.size() > 1024)
+    return Status::limit_exceeded("tokenizer: %zu stop tokens (limit 1024)", t.stop_tokens.size());
   return {};
 }
 
@@ -274,10 +278,22 @@ std::uint64_t first_non_finite(const void* data, DType dtype, std::uint64_t coun
     std::uint32_t single = 0;
     std::uint64_t wide = 0;
     switch (dtype) {
-      case DType::kBF16: std::memcpy(&half, bytes + 2 * i, 2); is_finite = (half & 0x7f80U) != 0x7f80U; break;
-      case DType::kF16: std::memcpy(&half, bytes + 2 * i, 2); is_finite = (half & 0x7c00U) != 0x7c00U; break;
-      case DType::kF32: std::memcpy(&single, bytes + 4 * i, 4); is_finite = (single & 0x7f800000U) != 0x7f800000U; break;
-      case DType::kF64: std::memcpy(&wide, bytes + 8 * i, 8); is_finite = (wide >> 52 & 0x7ffU) != 0x7ffU; break;
+      case DType::kBF16:
+        std::memcpy(&half, bytes + 2 * i, 2);
+        is_finite = (half & 0x7f80U) != 0x7f80U;
+        break;
+      case DType::kF16:
+        std::memcpy(&half, bytes + 2 * i, 2);
+        is_finite = (half & 0x7c00U) != 0x7c00U;
+        break;
+      case DType::kF32:
+        std::memcpy(&single, bytes + 4 * i, 4);
+        is_finite = (single & 0x7f800000U) != 0x7f800000U;
+        break;
+      case DType::kF64:
+        std::memcpy(&wide, bytes + 8 * i, 8);
+        is_finite = (wide >> 52 & 0x7ffU) != 0x7ffU;
+        break;
       default: return count;
     }
     if (!is_finite) return i;

@@ -75,11 +75,12 @@ class Converter {
     if (index >= reported_) {  // the first of the two passes
       reported_ = index + 1;
       if (from.dtype != to.dtype) {
-        log_message(CAIRN_LOG_INFO, "pack", "%s: %s to %s, relative error %.5f, largest %.3g", to.name.c_str(), dtype_name(from.dtype),
-                    dtype_name(to.dtype), error.relative_rms, error.max_abs);
+        log_message(CAIRN_LOG_INFO, "pack", "%s: %s to %s, relative error %.5f, largest %.3g", to.name.c_str(),
+                    dtype_name(from.dtype), dtype_name(to.dtype), error.relative_rms, error.max_abs);
       }
       if (options_.report) {
-        options_.report({to.name, from.dtype, to.dtype, from.size_bytes + from.scales_bytes, to.size_bytes + to.scales_bytes, error});
+        options_.report({to.name, from.dtype, to.dtype, from.size_bytes + from.scales_bytes,
+                         to.size_bytes + to.scales_bytes, error});
       }
     }
     return bytes;

@@ -23,19 +23,20 @@ struct PackedTensor {
 
 /// Which tensors change, by format:
 ///   kF32, kBf16   every tensor of the linear layers, the embedding and the head; vectors and SDM's M0 stay as they are
-///   kI8, kI4      the weights of linear layers (TensorSpec::is_matrix): projections, MLPs, an untied head. Embeddings, also
-///                 tied ones, M0, decays, betas and routers stay: they are small or read by row, and everything hangs on them.
-///                 kI4 makes i8 of a matrix whose rows are no multiple of the group.
+///   kI8, kI4      the weights of linear layers (TensorSpec::is_matrix): projections, MLPs, an untied head. Embeddings,
+///   also
+///                 tied ones, M0, decays, betas and routers stay: they are small or read by row, and everything hangs
+///                 on them. kI4 makes i8 of a matrix whose rows are no multiple of the group.
 struct PackOptions {
   ModelLimits limits;
   WeightFormat format = WeightFormat::kKeep;
-  std::int32_t group_size = 32;  ///< kI4: 32 or 64
-  ByteProgress progress;         ///< bytes
+  std::int32_t group_size = 32;                     ///< kI4: 32 or 64
+  ByteProgress progress;                            ///< bytes
   std::function<void(const PackedTensor&)> report;  ///< each tensor once, in order of names
 };
 
-/// Imports the folder, converts, writes atomically and reads back what it wrote. CANCELLED leaves no file behind. The error of
-/// each tensor that was rounded also goes to the log (INFO, component "pack"): that is how C programs see it.
+/// Imports the folder, converts, writes atomically and reads back what it wrote. CANCELLED leaves no file behind. The
+/// error of each tensor that was rounded also goes to the log (INFO, component "pack"): that is how C programs see it.
 Status pack(const std::string& folder, const std::string& path, const PackOptions& options);
 
 /// The same from a description.

@@ -105,7 +105,8 @@ void dequantize_i8(const QuantizedMatrix& matrix, std::int64_t rows, std::int64_
   }
 }
 
-void dequantize_i4(const QuantizedMatrix& matrix, std::int64_t rows, std::int64_t columns, std::int32_t group_size, float* values) {
+void dequantize_i4(const QuantizedMatrix& matrix, std::int64_t rows, std::int64_t columns, std::int32_t group_size,
+                   float* values) {
   for (std::int64_t i = 0; i < rows * columns; ++i) {
     values[i] = static_cast<float>(nibble(matrix.data[static_cast<std::size_t>(i / 2)], i % 2 != 0)) *
                 matrix.scales[static_cast<std::size_t>(i / group_size)];

@@ -28,7 +28,8 @@ QuantizedMatrix quantize_i4(const float* values, std::int64_t rows, std::int64_t
 
 /// The matrix that a kernel sees.
 void dequantize_i8(const QuantizedMatrix& matrix, std::int64_t rows, std::int64_t columns, float* values);
-void dequantize_i4(const QuantizedMatrix& matrix, std::int64_t rows, std::int64_t columns, std::int32_t group_size, float* values);
+void dequantize_i4(const QuantizedMatrix& matrix, std::int64_t rows, std::int64_t columns, std::int32_t group_size,
+                   float* values);
 
 QuantizationError quantization_error(const float* original, const float* rounded, std::uint64_t count);
 

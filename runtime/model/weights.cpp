@@ -43,7 +43,8 @@ Result<const LinearWeight*> Weights::finish_linear(LinearWeight weight) {
 }
 
 Result<const LinearWeight*> Weights::linear(const std::string& name) {
-  if (auto found = linears_.find(name); found != linears_.end()) return static_cast<const LinearWeight*>(found->second.get());
+  if (auto found = linears_.find(name); found != linears_.end())
+    return static_cast<const LinearWeight*>(found->second.get());
   const TensorEntry* tensor = description_.find(name + ".weight");
   if (!tensor) return Status::format_error("tensor '%s.weight' is missing", name.c_str());
   LinearWeight weight;

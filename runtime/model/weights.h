@@ -18,8 +18,8 @@ struct LinearGroup {
     std::int64_t offset;  ///< first output column
   };
   std::vector<Part> parts;
-  std::int64_t width = 0;                ///< all outputs
-  std::vector<std::int64_t> offsets;     ///< of each name that was bound, in their order
+  std::int64_t width = 0;             ///< all outputs
+  std::vector<std::int64_t> offsets;  ///< of each name that was bound, in their order
 };
 
 /// Raw rows, such as the embedding or M0.

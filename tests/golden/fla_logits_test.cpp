@@ -13,14 +13,16 @@ using nlohmann::json;
 
 constexpr int kDim = 24, kVocab = 48, kHidden = 40;
 
-const PlainNames kFlaNames = {"model.embeddings.weight", "model.norm.weight", "lm_head.weight", "model.layers.",
-                              "attn_norm.weight", "mlp_norm.weight", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"};
-const PlainNames kLitNames = {"transformer.wte.weight", "transformer.ln_f.weight", "lm_head.weight", "transformer.h.",
-                              "norm_1.weight", "norm_2.weight", "mlp.swiglu.w1", "mlp.swiglu.w2", "mlp.swiglu.w3"};
+const PlainNames kFlaNames = {"model.embeddings.weight", "model.norm.weight", "lm_head.weight",
+                              "model.layers.",           "attn_norm.weight",  "mlp_norm.weight",
+                              "mlp.gate_proj",           "mlp.up_proj",       "mlp.down_proj"};
+const PlainNames kLitNames = {"transformer.wte.weight", "transformer.ln_f.weight", "lm_head.weight",
+                              "transformer.h.",         "norm_1.weight",           "norm_2.weight",
+                              "mlp.swiglu.w1",          "mlp.swiglu.w2",           "mlp.swiglu.w3"};
 
 json base_config(const char* model_type, int layers) {
-  return {{"model_type", model_type}, {"hidden_size", kDim}, {"num_hidden_layers", layers}, {"vocab_size", kVocab},
-          {"intermediate_size", kHidden}, {"norm_eps", 1e-5}, {"tie_word_embeddings", false}};
+  return {{"model_type", model_type},     {"hidden_size", kDim}, {"num_hidden_layers", layers}, {"vocab_size", kVocab},
+          {"intermediate_size", kHidden}, {"norm_eps", 1e-5},    {"tie_word_embeddings", false}};
 }
 
 void add_model(CheckpointBuilder& c, const PlainNames& names, int layers, bool tied = false) {
@@ -103,10 +105,20 @@ void check_pair(CheckpointBuilder& c, PlainDelta d, const PlainNames& names, con
 
 TEST_CASE("gated_deltanet: more value heads, negative eigenvalues, attention between, bf16 and tied") {
   CheckpointBuilder c(base_config("gated_deltanet", 3), 1);
-  c.config.update({{"num_heads", 2}, {"num_v_heads", 4}, {"head_dim", 8}, {"expand_v", 1.5}, {"conv_size", 4},
-                   {"allow_neg_eigval", true}, {"tie_word_embeddings", true},
-                   {"attn", {{"layers", {1}}, {"num_heads", 4}, {"num_kv_heads", 2}, {"window_size", 7},
-                             {"rope_theta", 500.0}, {"qkv_bias", true}}}});
+  c.config.update({{"num_heads", 2},
+                   {"num_v_heads", 4},
+                   {"head_dim", 8},
+                   {"expand_v", 1.5},
+                   {"conv_size", 4},
+                   {"allow_neg_eigval", true},
+                   {"tie_word_embeddings", true},
+                   {"attn",
+                    {{"layers", {1}},
+                     {"num_heads", 4},
+                     {"num_kv_heads", 2},
+                     {"window_size", 7},
+                     {"rope_theta", 500.0},
+                     {"qkv_bias", true}}}});
   const PlainAttention attention = {fla(1), 4, 2, 6, 7, 500};
   PlainDelta d = {PlainRule::kGdn, fla(0), 2, 4, 8, 12, 1e-5, 2};
   add_model(c, kFlaNames, 3, true);
@@ -141,15 +153,24 @@ TEST_CASE("delta_net with every activation and norm of queries and keys") {
     bool has_beta, has_gate, is_negative;
     int conv;
   };
-  for (const Variant& v : {Variant{"silu", "l2", true, false, false, 4}, {"relu", "l2", false, true, false, 4},
-                           {"elu", "sum", true, true, false, 3}, {"identity", "l2", true, false, true, 4},
-                           {"silu", "l2", true, true, true, 0}, {"elu", "sum", false, false, false, 0}}) {
+  for (const Variant& v : {Variant{"silu", "l2", true, false, false, 4},
+                           {"relu", "l2", false, true, false, 4},
+                           {"elu", "sum", true, true, false, 3},
+                           {"identity", "l2", true, false, true, 4},
+                           {"silu", "l2", true, true, true, 0},
+                           {"elu", "sum", false, false, false, 0}}) {
     CAPTURE(v.activation);
     CAPTURE(v.conv);
     CheckpointBuilder c(base_config("delta_net", 2), 3);
-    c.config.update({{"num_heads", 2}, {"expand_k", 1.0}, {"expand_v", 0.5}, {"qk_activation", v.activation},
-                     {"qk_norm", v.norm}, {"use_beta", v.has_beta}, {"use_gate", v.has_gate},
-                     {"allow_neg_eigval", v.is_negative}, {"use_short_conv", v.conv > 0}});
+    c.config.update({{"num_heads", 2},
+                     {"expand_k", 1.0},
+                     {"expand_v", 0.5},
+                     {"qk_activation", v.activation},
+                     {"qk_norm", v.norm},
+                     {"use_beta", v.has_beta},
+                     {"use_gate", v.has_gate},
+                     {"allow_neg_eigval", v.is_negative},
+                     {"use_short_conv", v.conv > 0}});
     if (v.conv) c.config["conv_size"] = v.conv;
     PlainDelta d = {PlainRule::kDeltaNet, "", 2, 2, 12, 6, 1e-5, v.is_negative ? 2.0 : 1.0};
     d.qk_activation = v.activation;
@@ -171,8 +192,12 @@ TEST_CASE("kda: heads, gate biases and the gate with a lower bound") {
     CAPTURE(v.value_heads);
     CAPTURE(v.lower_bound);
     CheckpointBuilder c(base_config("kda", 2), 4);
-    c.config.update({{"num_heads", 2}, {"num_v_heads", v.value_heads}, {"head_dim", 8}, {"expand_v", v.expand_v},
-                     {"allow_neg_eigval", v.is_negative}, {"conv_size", 4}});
+    c.config.update({{"num_heads", 2},
+                     {"num_v_heads", v.value_heads},
+                     {"head_dim", 8},
+                     {"expand_v", v.expand_v},
+                     {"allow_neg_eigval", v.is_negative},
+                     {"conv_size", 4}});
     if (v.lower_bound < 0) c.config.update({{"safe_gate", true}, {"lower_bound", v.lower_bound}});
     PlainDelta d = {PlainRule::kKda, "", 2, v.value_heads, 8, static_cast<int>(8 * v.expand_v), 1e-5};
     d.beta_scale = v.is_negative ? 2 : 1;
@@ -192,8 +217,12 @@ TEST_CASE("gdn2: gates of key heads serve their value heads; either output gate"
   for (const Variant& v : {Variant{2, "silu", false, true}, {4, "sigmoid", true, true}, {6, "silu", true, false}}) {
     CAPTURE(v.value_heads);
     CheckpointBuilder c(base_config("gdn2", 2), 5);
-    c.config.update({{"num_heads", 2}, {"num_v_heads", v.value_heads}, {"head_dim", 8}, {"conv_size", 4},
-                     {"allow_neg_eigval", v.is_negative}, {"output_gate", v.gate}});
+    c.config.update({{"num_heads", 2},
+                     {"num_v_heads", v.value_heads},
+                     {"head_dim", 8},
+                     {"conv_size", 4},
+                     {"allow_neg_eigval", v.is_negative},
+                     {"output_gate", v.gate}});
     PlainDelta d = {PlainRule::kGdn2, "", 2, v.value_heads, 8, 8, 1e-5, v.is_negative ? 2.0 : 1.0};
     d.gate = v.gate;
 
@@ -203,8 +232,8 @@ TEST_CASE("gdn2: gates of key heads serve their value heads; either output gate"
 
 TEST_CASE("gdn2 with sliding-window attention in every second layer") {
   CheckpointBuilder c(base_config("gdn2", 2), 6);
-  c.config.update({{"num_heads", 2}, {"head_dim", 8}, {"attn_every", 2}, {"num_attention_heads", 2},
-                   {"window_size", 5}});
+  c.config.update(
+      {{"num_heads", 2}, {"head_dim", 8}, {"attn_every", 2}, {"num_attention_heads", 2}, {"window_size", 5}});
   const PlainAttention attention = {lit(1), 2, 2, 12, 5};
   const PlainDelta d = {PlainRule::kGdn2, lit(0), 2, 2, 8, 8, 1e-5};
   add_model(c, kLitNames, 2);

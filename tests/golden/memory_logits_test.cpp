@@ -13,11 +13,12 @@ using nlohmann::json;
 
 constexpr int kDim = 24, kVocab = 48;
 
-const PlainNames kLinguaNames = {"tok_embeddings.weight", "norm.weight", "output.weight", "layers.",
+const PlainNames kLinguaNames = {"tok_embeddings.weight", "norm.weight",     "output.weight",   "layers.",
                                  "attention_norm.weight", "ffn_norm.weight", "feed_forward.w1", "feed_forward.w3",
                                  "feed_forward.w2"};
-const PlainNames kBrainNames = {"model.embeddings.weight", "model.norm.weight", "lm_head.weight", "model.layers.",
-                                "attn_norm.weight", "mlp_norm.weight", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"};
+const PlainNames kBrainNames = {"model.embeddings.weight", "model.norm.weight", "lm_head.weight",
+                                "model.layers.",           "attn_norm.weight",  "mlp_norm.weight",
+                                "mlp.gate_proj",           "mlp.up_proj",       "mlp.down_proj"};
 
 void add_model(CheckpointBuilder& c, const PlainNames& names, int layers, int hidden, bool tied) {
   const auto bare = [](const std::string& name) { return name.substr(0, name.size() - 7); };  // without ".weight"
@@ -88,23 +89,62 @@ void add_sse(CheckpointBuilder& c, const PlainSse& s) {
 }
 
 json lingua_config() {
-  return {{"model_type", "sparse_delta_memory"}, {"dim", kDim}, {"n_layers", 4}, {"vocab_size", kVocab},
-          {"norm_eps", 1e-5}, {"rope_theta", 500.0}, {"multiple_of", 8}, {"n_heads", 2}, {"n_kv_heads", 1},
-          {"sdm_at", {0, 3}}, {"swa_at", {1}}, {"attn_at", {2}}, {"swa_window", 6}, {"swa_n_heads", 4},
-          {"attn_gate", true}, {"weight_tying", true},
-          {"sdm_args", {{"num_heads", 2}, {"slots_per_head", 36}, {"num_reads", 5}, {"num_writes", 3},
-                        {"backprop_on_memory", true}, {"normalize_readings", true}, {"output_gate", true},
-                        {"memory_block_size", 256}, {"snapshot_quant", "none"}}}};
+  return {{"model_type", "sparse_delta_memory"},
+          {"dim", kDim},
+          {"n_layers", 4},
+          {"vocab_size", kVocab},
+          {"norm_eps", 1e-5},
+          {"rope_theta", 500.0},
+          {"multiple_of", 8},
+          {"n_heads", 2},
+          {"n_kv_heads", 1},
+          {"sdm_at", {0, 3}},
+          {"swa_at", {1}},
+          {"attn_at", {2}},
+          {"swa_window", 6},
+          {"swa_n_heads", 4},
+          {"attn_gate", true},
+          {"weight_tying", true},
+          {"sdm_args",
+           {{"num_heads", 2},
+            {"slots_per_head", 36},
+            {"num_reads", 5},
+            {"num_writes", 3},
+            {"backprop_on_memory", true},
+            {"normalize_readings", true},
+            {"output_gate", true},
+            {"memory_block_size", 256},
+            {"snapshot_quant", "none"}}}};
 }
 
 json brain_config() {
-  return {{"model_type", "sse_swa_moba"}, {"hidden_size", kDim}, {"intermediate_size", 40}, {"num_hidden_layers", 4},
-          {"num_heads", 4}, {"head_dim", 8}, {"linear_attn_type", "gdn"}, {"num_sparse_partition", 4},
-          {"num_writer", 2}, {"num_reader", 2}, {"use_output_gate", false}, {"use_short_conv", false},
-          {"sse_qk_relu", false}, {"allow_neg_eigval", false}, {"norm_eps", 1e-6}, {"tie_word_embeddings", true},
-          {"vocab_size", kVocab}, {"max_position_embeddings", 8192},
-          {"attn", {{"layers", {1, 3}}, {"full_layers", {3}}, {"num_kv_heads", 2}, {"qk_norm", true},
-                    {"rope_theta", 5e6}, {"window_size", 7}, {"moba_chunk_size", 4096}, {"moba_topk", 12}}}};
+  return {{"model_type", "sse_swa_moba"},
+          {"hidden_size", kDim},
+          {"intermediate_size", 40},
+          {"num_hidden_layers", 4},
+          {"num_heads", 4},
+          {"head_dim", 8},
+          {"linear_attn_type", "gdn"},
+          {"num_sparse_partition", 4},
+          {"num_writer", 2},
+          {"num_reader", 2},
+          {"use_output_gate", false},
+          {"use_short_conv", false},
+          {"sse_qk_relu", false},
+          {"allow_neg_eigval", false},
+          {"norm_eps", 1e-6},
+          {"tie_word_embeddings", true},
+          {"vocab_size", kVocab},
+          {"max_position_embeddings", 8192},
+          {"attn",
+           {{"layers", {1, 3}},
+            {"full_layers", {3}},
+            {"num_kv_heads", 2},
+            {"qk_norm", true},
+            {"rope_theta", 5e6},
+            {"window_size", 7},
+            {"moba_chunk_size", 4096},
+            {"moba_topk", 12}}}};
 }
 
 /// Adds the tensors of brain_config() and gives its plain model.
@@ -133,9 +173,12 @@ PlainModel brain(CheckpointBuilder& c) {
 
 TEST_CASE("sparse delta memory in lingua's layout, between gated attention with windows and without") {
   CheckpointBuilder c(lingua_config(), 7);
-  const PlainSdm first = {"layers.0.attention.", 2, 6, 12, 3, 5, true, true}, last = {"layers.3.attention.", 2, 6, 12, 3, 5, true, true};
-  const PlainAttention window = {"layers.1.attention.w", 4, 4, 6, 6, 500, 1e-5, "", "", true, "layers.1.attention.w_gate"};
-  const PlainAttention full = {"layers.2.attention.w", 2, 1, 12, 0, 500, 1e-5, "", "", true, "layers.2.attention.w_gate"};
+  const PlainSdm first = {"layers.0.attention.", 2, 6, 12, 3, 5, true, true},
+                 last = {"layers.3.attention.", 2, 6, 12, 3, 5, true, true};
+  const PlainAttention window = {"layers.1.attention.w",     4, 4, 6, 6, 500, 1e-5, "", "", true,
+                                 "layers.1.attention.w_gate"};
+  const PlainAttention full = {"layers.2.attention.w",     2, 1, 12, 0, 500, 1e-5, "", "", true,
+                               "layers.2.attention.w_gate"};
   add_model(c, kLinguaNames, 4, 64, true);
   add_sdm(c, first);
   add_attention(c, window);
@@ -153,7 +196,11 @@ TEST_CASE("sparse delta memory in lingua's layout, between gated attention with 
 
 TEST_CASE("sparse delta memory that starts as zeros, decays by key, without a gate") {
   CheckpointBuilder c(lingua_config(), 8);
-  c.config.update({{"n_layers", 2}, {"sdm_at", "all"}, {"swa_at", nullptr}, {"attn_at", nullptr}, {"weight_tying", false},
+  c.config.update({{"n_layers", 2},
+                   {"sdm_at", "all"},
+                   {"swa_at", nullptr},
+                   {"attn_at", nullptr},
+                   {"weight_tying", false},
                    {"ffn_dim_multiplier", 0.5}});
   c.config["sdm_args"].update({{"backprop_on_memory", false}, {"output_gate", false}, {"key_weighted_decay", true}});
   add_model(c, kLinguaNames, 2, 32, false);

@@ -54,7 +54,7 @@ std::unique_ptr<PlainMixer> plain_delta(const PlainDelta& config);
 struct PlainAttention {
   std::string prefix;  ///< before "q_proj.weight"
   int query_heads, kv_heads, head_dim;
-  int window = 0;      ///< 0: full; n: a token and the n - 1 before it
+  int window = 0;  ///< 0: full; n: a token and the n - 1 before it
   double theta = 10000, eps = 1e-6;
   std::string suffix = "_proj", norm_prefix;  ///< norm_prefix + "q_norm.weight" where there is one
   bool has_neighbour_pairs = false;           ///< columns 2 i and 2 i + 1 turn together, not i and i + D / 2

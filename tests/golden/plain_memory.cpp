@@ -23,7 +23,8 @@ class SdmMixer : public PlainMixer {
   Row step(const PlainWeights& w, const Row& x) override {
     const std::string& p = c_.prefix;
     const int V = c_.value_dim, slots = c_.side * c_.side;
-    if (table_.empty()) table_ = c_.is_learned ? w.at(p + "memory") : Row(static_cast<std::size_t>(c_.heads * slots * V));
+    if (table_.empty())
+      table_ = c_.is_learned ? w.at(p + "memory") : Row(static_cast<std::size_t>(c_.heads * slots * V));
     const Row q = w.linear(p + "Wq_read", x), k = w.linear(p + "Wk_write", x), v = w.linear(p + "Wv_write", x);
     const Row a = w.linear(p + "a_proj", x), b = w.linear(p + "b_proj", x);
     Row y(v.size());

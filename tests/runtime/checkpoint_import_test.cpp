@@ -15,7 +15,8 @@ namespace {
 using Json = nlohmann::json;
 
 const std::string kFixtures = CAIRN_SHARED_DIR "/fixtures/hf/";
-constexpr const char* kFolders[] = {"kimi_linear", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_r2_tied_vl", "qwen3_5_r3_text", "qwen3_next_moe"};
+constexpr const char* kFolders[] = {"kimi_linear",        "olmo_hybrid",     "qwen3_5_moe_text",
+                                    "qwen3_5_r2_tied_vl", "qwen3_5_r3_text", "qwen3_next_moe"};
 
 /// A checkpoint that tests change before it is imported.
 class Checkpoint {
@@ -35,7 +36,9 @@ class Checkpoint {
   void add(const std::string& name, const std::vector<std::int64_t>& shape) {
     std::int64_t count = 4;
     for (const std::int64_t dim : shape) count *= dim;
-    header[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {data.size(), data.size() + static_cast<std::size_t>(count)}}};
+    header[name] = {{"dtype", "F32"},
+                    {"shape", shape},
+                    {"data_offsets", {data.size(), data.size() + static_cast<std::size_t>(count)}}};
     data.append(static_cast<std::size_t>(count), '\0');
   }
   void rename(const std::string& from, const std::string& to) {
@@ -60,7 +63,8 @@ class Checkpoint {
 };
 
 /// The error of a fixture after `change`; it must hold `part`.
-void check_refused(const char* name, cairn_status code, const char* part, const std::function<void(Checkpoint&)>& change) {
+void check_refused(const char* name, cairn_status code, const char* part,
+                   const std::function<void(Checkpoint&)>& change) {
   Checkpoint checkpoint(name);
   change(checkpoint);
 
@@ -134,7 +138,8 @@ TEST_CASE("fused experts are the same as experts one by one") {
       down += part("down");
     }
     const auto put = [&](const char* name, std::vector<int> shape, const std::string& bytes) {
-      fused.header[stem + name] = {{"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {fused.data.size(), fused.data.size() + bytes.size()}}};
+      fused.header[stem + name] = {
+          {"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {fused.data.size(), fused.data.size() + bytes.size()}}};
       fused.data += bytes;
     };
     put("gate_up_proj", {6, 96, 128}, gate_up);
@@ -156,7 +161,8 @@ TEST_CASE("fused experts are the same as experts one by one") {
   const Result<ModelDescription> result = fused.imported();
 
   REQUIRE_MESSAGE(result.ok(), result.status().message());
-  for (const char* name : {"layers.2.mlp.experts.5.gate.weight", "layers.2.mlp.experts.4.up.weight", "layers.7.mlp.experts.1.down.weight"}) {
+  for (const char* name : {"layers.2.mlp.experts.5.gate.weight", "layers.2.mlp.experts.4.up.weight",
+                           "layers.7.mlp.experts.1.down.weight"}) {
     CHECK(floats_of(expected, name) == floats_of(result.value(), name));
   }
 }
@@ -168,10 +174,12 @@ TEST_CASE("unknown fields and unsupported variants are refused by name") {
   check_refused("qwen3_5_r3_text", CAIRN_STATUS_UNSUPPORTED, "output_gate_type", set("output_gate_type", "sigmoid"));
   check_refused("qwen3_5_r3_text", CAIRN_STATUS_UNSUPPORTED, "rope_scaling", set("rope_scaling", {{"type", "yarn"}}));
   check_refused("qwen3_5_r3_text", CAIRN_STATUS_UNSUPPORTED, "hidden_act", set("hidden_act", "gelu"));
-  check_refused("qwen3_5_r3_text", CAIRN_STATUS_UNSUPPORTED, "quantization_config", set("quantization_config", {{"bits", 4}}));
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_UNSUPPORTED, "quantization_config",
+                set("quantization_config", {{"bits", 4}}));
   check_refused("qwen3_5_r3_text", CAIRN_STATUS_UNSUPPORTED, "not known", set("model_type", "qwen9"));
   check_refused("qwen3_5_r3_text", CAIRN_STATUS_FORMAT, "layer_types", set("num_hidden_layers", 7));
-  check_refused("qwen3_5_r3_text", CAIRN_STATUS_LIMIT_EXCEEDED, "num_hidden_layers", set("num_hidden_layers", 2000000000));
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_LIMIT_EXCEEDED, "num_hidden_layers",
+                set("num_hidden_layers", 2000000000));
   check_refused("qwen3_5_r3_text", CAIRN_STATUS_FORMAT, "shape", set("hidden_size", 136));
   check_refused("qwen3_5_r3_text", CAIRN_STATUS_FORMAT, "value_heads", set("linear_num_value_heads", 5));
   check_refused("qwen3_5_r3_text", CAIRN_STATUS_FORMAT, "head_dim", set("head_dim", -1));
@@ -189,14 +197,14 @@ TEST_CASE("re-exports are refused with what they are") {
     Json& shape = c.header[conv]["shape"];
     shape = {shape[0], 4, 1};
   });
-  check_refused("qwen3_5_r3_text", CAIRN_STATUS_UNSUPPORTED, "quantised", [](Checkpoint& c) {
-    c.add("model.layers.0.mlp.up_proj.weight_scale_inv", {4});
-  });
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_UNSUPPORTED, "quantised",
+                [](Checkpoint& c) { c.add("model.layers.0.mlp.up_proj.weight_scale_inv", {4}); });
 }
 
 TEST_CASE("a quantised text part is told as such") {
-  check_refused("qwen3_5_r2_tied_vl", CAIRN_STATUS_UNSUPPORTED, "quantised",
-                [](Checkpoint& c) { c.config["text_config"]["quantization_config"] = {{"bits", 4}}; });
+  check_refused("qwen3_5_r2_tied_vl", CAIRN_STATUS_UNSUPPORTED, "quantised", [](Checkpoint& c) {
+    c.config["text_config"]["quantization_config"] = {{"bits", 4}};
+  });
 }
 
 TEST_CASE("a fused convolution in three parts is put together, whatever the parts' sizes") {
@@ -216,7 +224,8 @@ TEST_CASE("a fused convolution in three parts is put together, whatever the part
     }
     for (std::int64_t& dim : shape) dim = dim == 192 ? 176 : dim == 48 && name.ends_with("norm.weight") ? 44 : dim;
     checkpoint.add(name, shape);
-    const std::size_t begin = checkpoint.header[name]["data_offsets"][0], end = checkpoint.header[name]["data_offsets"][1];
+    const std::size_t begin = checkpoint.header[name]["data_offsets"][0],
+                      end = checkpoint.header[name]["data_offsets"][1];
     if (is_conv) std::memcpy(&checkpoint.data[begin], &taps[first], end - begin);
   }
 
@@ -261,17 +270,19 @@ TEST_CASE("a shared expert of width 0 is left out") {
 }
 
 TEST_CASE("missing, extra and misshapen tensors are refused by name") {
-  check_refused("qwen3_next_moe", CAIRN_STATUS_FORMAT, "extra.weight", [](Checkpoint& c) { c.add("model.layers.0.extra.weight", {4}); });
-  check_refused("qwen3_next_moe", CAIRN_STATUS_FORMAT, "experts.3", [](Checkpoint& c) {
-    c.rename("model.layers.1.mlp.experts.3.up_proj.weight", "mtp.nothing");
-  });
+  check_refused("qwen3_next_moe", CAIRN_STATUS_FORMAT, "extra.weight",
+                [](Checkpoint& c) { c.add("model.layers.0.extra.weight", {4}); });
+  check_refused("qwen3_next_moe", CAIRN_STATUS_FORMAT, "experts.3",
+                [](Checkpoint& c) { c.rename("model.layers.1.mlp.experts.3.up_proj.weight", "mtp.nothing"); });
   check_refused("kimi_linear", CAIRN_STATUS_FORMAT, "kv_b_proj", [](Checkpoint& c) {
     c.header["model.layers.3.self_attn.kv_b_proj.weight"]["shape"] = {48, 256};
   });
   check_refused("qwen3_next_moe", CAIRN_STATUS_FORMAT, "in_proj_qkvz", [](Checkpoint& c) {
     c.header["model.layers.0.linear_attn.in_proj_qkvz.weight"]["shape"] = {128, 384};
   });
-  check_refused("qwen3_5_r3_text", CAIRN_STATUS_FORMAT, "stop token", [](Checkpoint& c) { c.generation["eos_token_id"] = {1, 640}; });
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_FORMAT, "stop token", [](Checkpoint& c) {
+    c.generation["eos_token_id"] = {1, 640};
+  });
 }
 
 TEST_CASE("multi-token prediction is left out, and a head that is tied anyway") {
@@ -300,9 +311,10 @@ TEST_CASE("a container that alone says that the head is tied, and a head that is
 
 TEST_CASE("flash-linear-attention checkpoints import, with attention layers between") {
   Checkpoint kda;
-  kda.config = Json::parse(R"({"model_type": "kda", "hidden_size": 16, "num_hidden_layers": 2, "num_heads": 2, "head_dim": 8, "expand_v": 1.0,
-    "vocab_size": 32, "intermediate_size": 24, "norm_eps": 1e-6, "use_short_conv": true, "conv_size": 4, "hidden_act": "swish", "bos_token_id": 1,
-    "eos_token_id": 2, "attn": {"layers": [1], "num_heads": 2, "num_kv_heads": 1, "window_size": 7}, "tie_word_embeddings": false})");
+  kda.config = Json::parse(R"({"model_type": "kda", "hidden_size": 16, "num_hidden_layers": 2, "num_heads": 2,
+    "head_dim": 8, "expand_v": 1.0, "vocab_size": 32, "intermediate_size": 24, "norm_eps": 1e-6, "use_short_conv": true,
+    "conv_size": 4, "hidden_act": "swish", "bos_token_id": 1, "eos_token_id": 2,
+    "attn": {"layers": [1], "num_heads": 2, "num_kv_heads": 1, "window_size": 7}, "tie_word_embeddings": false})");
   for (const char* name : {"model.embeddings.weight", "lm_head.weight"}) kda.add(name, {32, 16});
   kda.add("model.norm.weight", {16});
   for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {

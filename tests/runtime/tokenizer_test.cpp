@@ -1,3 +1,5 @@
+#include "runtime/text/tokenizer.h"
+
 #include <doctest/doctest.h>
 #include <utf8proc.h>
 
@@ -9,7 +11,6 @@
 #include <sstream>
 
 #include "runtime/text/text_splitter.h"
-#include "runtime/text/tokenizer.h"
 
 namespace cairn::test {
 namespace {
@@ -48,8 +49,9 @@ std::vector<std::int32_t> encoded(const Tokenizer& tokenizer, std::string_view t
 
 /// Characters of all planes, more often those that matter: marks, blanks, Han, Hangul, quotes.
 std::string random_text(std::mt19937& random) {
-  constexpr std::pair<std::uint32_t, std::uint32_t> kRanges[] = {{0, 0x7f}, {0x20, 0x7e}, {0x80, 0x24f}, {0x300, 0x36f}, {0x900, 0x97f},
-      {0x1100, 0x11ff}, {0x2000, 0x206f}, {0x3000, 0x30ff}, {0x4e00, 0x9fff}, {0xac00, 0xd7a3}, {0xe000, 0xffff}, {0x10000, 0x10ffff}};
+  constexpr std::pair<std::uint32_t, std::uint32_t> kRanges[] = {
+      {0, 0x7f},        {0x20, 0x7e},     {0x80, 0x24f},    {0x300, 0x36f},   {0x900, 0x97f},   {0x1100, 0x11ff},
+      {0x2000, 0x206f}, {0x3000, 0x30ff}, {0x4e00, 0x9fff}, {0xac00, 0xd7a3}, {0xe000, 0xffff}, {0x10000, 0x10ffff}};
   std::string text;
   const int length = static_cast<int>(random() % 40);
   for (int i = 0; i < length; ++i) {
@@ -93,7 +95,8 @@ TokenizerConfig tiktoken_config() {
     config.data += std::string{kDigits[byte >> 2], kDigits[(byte & 3) << 4]} + "== " + std::to_string(byte) + "\n";
   }
   config.data += "YWI= 256\nYWJj 257\n";  // ab, abc
-  config.extra = R"({"added_tokens_decoder": {"258": {"content": "[BOS]", "special": true}, "259": {"content": "[EOS]", "special": true}}})";
+  config.extra =
+      R"({"added_tokens_decoder": {"258": {"content": "[BOS]", "special": true}, "259": {"content": "[EOS]", "special": true}}})";
   return config;
 }
 
@@ -179,7 +182,8 @@ TEST_CASE("tokens that only tokenizer_config.json names are matched") {
   TokenizerConfig config;
   config.kind = TokenizerKind::kBpe;
   config.data = small_tokenizer().dump();
-  config.extra = R"({"added_tokens_decoder": {"300": {"content": "<|end|>"}, "301": {"content": "<think>", "special": false, "normalized": false}}})";
+  config.extra =
+      R"({"added_tokens_decoder": {"300": {"content": "<|end|>"}, "301": {"content": "<think>", "special": false, "normalized": false}}})";
   const auto tokenizer = make(config);
 
   CHECK(encoded(*tokenizer, "<think>ab") == std::vector<std::int32_t>{301, 256});
@@ -252,7 +256,8 @@ TEST_CASE("a hostile pattern ends with a refusal, in bounded time") {
     const char* pattern;
     std::size_t size;
   };
-  for (const Hostile& hostile : {Hostile{"(?:a+)+(?:b|c)", 40}, {"[^\\n]*(?:b|c)", 500000}, {"(?:(?=[^\\n]*)a)*(?:b|c)", 200000}}) {
+  for (const Hostile& hostile :
+       {Hostile{"(?:a+)+(?:b|c)", 40}, {"[^\\n]*(?:b|c)", 500000}, {"(?:(?=[^\\n]*)a)*(?:b|c)", 200000}}) {
     CAPTURE(std::string(hostile.pattern));
     Json root = small_tokenizer();
     root["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = hostile.pattern;
@@ -274,7 +279,8 @@ TEST_CASE("a hostile pattern ends with a refusal, in bounded time") {
 TEST_CASE("added tokens of every length on a text that begins all of them end in bounded time") {
   Json root = small_tokenizer();
   for (int length = 1; length <= 512; ++length) {
-    root["added_tokens"].push_back({{"id", 300 + length}, {"content", std::string(static_cast<std::size_t>(length), 'a') + "!"}});
+    root["added_tokens"].push_back(
+        {{"id", 300 + length}, {"content", std::string(static_cast<std::size_t>(length), 'a') + "!"}});
   }
   root["added_tokens"].erase(512);  // 513 bytes are too many
   TokenizerConfig config;
@@ -311,7 +317,8 @@ TEST_CASE("composition is utf8proc's own, and a run of marks takes no n * n step
   std::mt19937 random(14);
   for (int i = 0; i < 3000; ++i) {
     std::string text = random_text(random);
-    for (int j = 0; j < 6; ++j) text += marks({static_cast<int>(0x300 + random() % 0x70), static_cast<int>(0x591 + random() % 30)});
+    for (int j = 0; j < 6; ++j)
+      text += marks({static_cast<int>(0x300 + random() % 0x70), static_cast<int>(0x591 + random() % 30)});
     utf8proc_uint8_t* expected = utf8proc_NFC(reinterpret_cast<const utf8proc_uint8_t*>(text.c_str()));
     if (text.find('\0') == std::string::npos) CHECK(to_nfc(text).value() == reinterpret_cast<char*>(expected));
     std::free(expected);
@@ -332,7 +339,8 @@ TEST_CASE("a million names in a tokenizer file are read, or refused, in bounded 
   constexpr const char* kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   for (int i = 0; i < 1000000; ++i) {
     vocabulary += (i ? ",\"" : "\"") + std::to_string(1000000 + i) + "\":" + std::to_string(i);
-    ranks += std::string{kDigits[i >> 18], kDigits[i >> 12 & 63], kDigits[i >> 6 & 63], kDigits[i & 63]} + " " + std::to_string(i) + "\n";
+    ranks += std::string{kDigits[i >> 18], kDigits[i >> 12 & 63], kDigits[i >> 6 & 63], kDigits[i & 63]} + " " +
+             std::to_string(i) + "\n";
   }
   Json root = small_tokenizer();
   root["model"]["vocab"] = "HERE";
@@ -385,7 +393,8 @@ TEST_CASE("the pattern of Kimi keeps Han apart and cuts digits by three") {
 TEST_CASE("bad tiktoken ranks are refused") {
   TokenizerConfig config;
   config.kind = TokenizerKind::kTiktoken;
-  for (const char* text : {"", "YQ==", "YQ== x", "YQ== -1", "YQ== 99999999999999999999", "Y!== 1", "YQ== 1\nYQ== 2\n", "YQ== 1\nYg== 1\n"}) {
+  for (const char* text : {"", "YQ==", "YQ== x", "YQ== -1", "YQ== 99999999999999999999", "Y!== 1", "YQ== 1\nYQ== 2\n",
+                           "YQ== 1\nYg== 1\n"}) {
     config.data = text;
     CHECK(make_tokenizer(config).status().code() == CAIRN_STATUS_FORMAT);
   }
