@@ -14,6 +14,8 @@ struct MoeSpec {
   std::int32_t D, F, E, top_k, groups, top_groups;
   float scale;
   DType dtype = DType::kF32;
+  Lengths lengths = {1, 20, 0, 65};
+  std::int32_t group_size = 32;
 };
 
 struct MoeInputs {
@@ -22,22 +24,20 @@ struct MoeInputs {
   std::vector<float> correction;
 };
 
-const Lengths kLengths = {1, 20, 0, 65};
-
 OpCase moe_case(const MoeSpec& s) {
   Random random(40);
   auto in = std::make_shared<MoeInputs>();
   for (std::int32_t e = 0; e < s.E; ++e) {
-    in->gate.push_back(random_weight(random, s.F, s.D, s.dtype));
-    in->up.push_back(random_weight(random, s.F, s.D, s.dtype));
-    in->down.push_back(random_weight(random, s.D, s.F, s.dtype));
+    in->gate.push_back(random_weight(random, s.F, s.D, s.dtype, false, s.group_size));
+    in->up.push_back(random_weight(random, s.F, s.D, s.dtype, false, s.group_size));
+    in->down.push_back(random_weight(random, s.D, s.F, s.dtype, false, s.group_size));
   }
-  in->x = normal_field(random, kLengths, s.D);
-  in->logits = normal_field(random, kLengths, s.E, 2);
+  in->x = normal_field(random, s.lengths, s.D);
+  in->logits = normal_field(random, s.lengths, s.E, 2);
   in->correction = random.normals(s.E, 0.3);
-  OpCase c{s.name, kLengths, [=](OpRig& rig, const Schedule& schedule, Phase phase) {
+  OpCase c{s.name, s.lengths, [=](OpRig& rig, const Schedule& schedule, Phase phase) {
              Outcome outcome;
-             TokenOutput out("out", kLengths, s.D);
+             TokenOutput out("out", s.lengths, s.D);
              std::vector<LinearWeight> gate, up, down;
              for (std::int32_t e = 0; e < s.E; ++e) {
                gate.push_back(bind_weight(rig, in->gate[e]));
@@ -89,7 +89,14 @@ std::vector<OpCase> moe_cases() {
                             {"sigmoid, groups", RouterKind::kSigmoid, true, true, 16, 16, 12, 3, 4, 2, 2.5F},
                             {"sigmoid, not renormalised", RouterKind::kSigmoid, false, false, 16, 8, 6, 6, 1, 1, 1},
                             {"bf16 weights", RouterKind::kSoftmax, true, false, 32, 48, 4, 1, 1, 1, 1, DType::kBF16},
-                            {"i4 weights", RouterKind::kSoftmax, true, false, 64, 32, 4, 2, 1, 1, 1, DType::kI4}}) {
+                            {"i4 weights", RouterKind::kSoftmax, true, false, 64, 32, 4, 2, 1, 1, 1, DType::kI4},
+                            {"bf16, rows past the tiles", RouterKind::kSoftmax, true, false, 136, 88, 9, 3, 1, 1, 1,
+                             DType::kBF16, {200, 9}},
+                            {"bf16, 260 experts in groups", RouterKind::kSigmoid, true, true, 72, 40, 260, 6, 26, 7, 1.5F,
+                             DType::kBF16, {1, 13}},
+                            {"i8 weights", RouterKind::kSoftmax, true, false, 136, 72, 6, 2, 1, 1, 1, DType::kI8, {1, 20, 0, 65}},
+                            {"i4 weights, groups of 64", RouterKind::kSoftmax, true, false, 192, 128, 5, 2, 1, 1, 1, DType::kI4,
+                             {1, 70}, 64}}) {
     cases.push_back(moe_case(spec));
   }
   return cases;
