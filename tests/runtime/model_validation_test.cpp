@@ -117,7 +117,12 @@ TEST_CASE("validate keeps the default limits") {
           {"vocab_size is 4194305 (limit 4194304)", [](auto& m) { m.vocab_size = 4194305; }},
           {"metadata of", [](auto& m) { m.tokenizer.chat_template = std::string((1 << 20) + 1, 'x'); }},
           {"tokenizer: data", [](auto& m) { m.tokenizer.data = std::string((32 << 20) + 1, 'x'); }},
-          {"experts", [](auto& m) { m.layers.assign(4000, moe_layer()); }},
+          {"132000 experts make more tensors than the limit of 131072",
+           [](auto& m) {
+             LayerConfig layer = moe_layer();
+             layer.mlp.expert_count = 33;
+             m.layers.assign(4000, layer);
+           }},
       },
       CAIRN_STATUS_LIMIT_EXCEEDED);
 }
