@@ -2,9 +2,9 @@
 //   Computes  at an event c with a gap of decay d before it:  W = T' diag(2^(g + d)) K (now);  U' = T' V - W S;
 //             S <- 2^(gamma + d) S + K^T (2^(gamma - g) U')                                          (spec 3.3)
 //   Launch    one block for each (sequence, value head, half), high tiers first. Warpgroup 0: the chain S -> U' -> S, with S^T
-//             [64 columns x 128 rows] in registers in f32. Warpgroup 1: W and T' of the next event as tiles. Warp 8: what the
-//             events are, and the loads. Warp 9: stores U' in the place of the outputs (which read it there before they
-//             overwrite it), the states that outputs read, and publishes how far the walk has come
+//             [64 columns x 128 rows] in registers in f32. Warpgroups 1 and 2: W and T' of even and odd events as tiles. Warp 12:
+//             what the events are, and the loads. Warp 13: stores U' in the place of the outputs, which read it there before
+//             they overwrite it; warp 14: stores the states that outputs read. Both publish how far they have come
 //   Traffic   per event and block: k 16 KB, v 8, T' 3.5, U' 8; a state 16 KB where one is read
 //   Numerics  S f32; S, W, U' and 2^(gamma - g) U' are rounded to bf16 as operands; T' V - W S is one f32 sum
 //   Predicted 1,150 cycles an event, bound by 896 cycles of matrix products: 1.3 ms for the 1,946 events of a high tier at
@@ -15,7 +15,8 @@
 
 namespace cairn::gpu::sm90::sparse {
 
-inline constexpr int kEventThreads = 384, kEventStages = 4;
+inline constexpr int kEventThreads = 512, kEventStages = 4;
+inline constexpr int kPublishEvery = 8;  ///< events: a release costs the storing warp about as much as an event
 
 /// The walk, and the walks without one of its savings, so that a benchmark can show what that is worth.
 enum Walk : int {
@@ -82,7 +83,7 @@ __device__ __forceinline__ float sum_gap(const SparsePrefillArgs& a, const Event
   return gap;
 }
 
-// ---------------------------------------------------------------- warp 8
+// ---------------------------------------------------------------- warp 12
 
 __device__ __forceinline__ void load_event(const SparsePrefillArgs& a, const EventPlace& place, const EventInfo& info, EventStage& stage,
                                            std::uint32_t full) {
@@ -107,7 +108,7 @@ __device__ __forceinline__ EventInfo find_event(const SparsePrefillArgs& a, cons
 
 /// The lane's chunk of 32 if it is an event, else nothing; `gap` runs from call to call.
 __device__ __forceinline__ EventInfo test_chunk(const SparsePrefillArgs& a, const SparseSelection& s, const EventPlace& place, int base, int lane,
-                                                unsigned* events, float* gap) {
+                                                unsigned* events, float* gap, int* walked) {
   const int chunk = base + lane;
   const bool is_inside = chunk < place.chunks;
   const bool is_event = is_inside && s.mask[static_cast<std::int64_t>(place.group) * place.chunks + chunk] != 0;
@@ -120,7 +121,9 @@ __device__ __forceinline__ EventInfo test_chunk(const SparsePrefillArgs& a, cons
     *gap = *events >> i & 1 ? 0.0f : *gap + next;
   }
   const ChunkRows rows = chunk_rows(a, place.sequence, place.begin + (is_inside ? chunk : 0));
-  info.chunk = place.begin + chunk, info.row = rows.first, info.count = rows.count, info.snapshot = 0;
+  info.chunk = place.begin + chunk, info.row = rows.first, info.count = rows.count;
+  if (is_event) info.snapshot = s.event_snapshot[place.first_event + *walked + __popc(*events & ((1u << lane) - 1))];
+  *walked += __popc(*events);
   return info;
 }
 
@@ -131,9 +134,10 @@ __device__ __forceinline__ void load_events(const SparsePrefillArgs& a, const Sp
   int stage = 0, parity = 1;  // the first round of a stage waits for nothing
   const int end = kWalk == kVisitAllChunks ? place.chunks : place.events;
   float gap = 0;
+  int walked = 0;
   for (int base = 0; base < end; base += 32) {
     unsigned events = end - base < 32 ? (1u << (end - base)) - 1 : 0xffffffffu;
-    const EventInfo info = kWalk == kVisitAllChunks ? test_chunk(a, s, place, base, lane, &events, &gap) : find_event(a, s, place, base + lane);
+    const EventInfo info = kWalk == kVisitAllChunks ? test_chunk(a, s, place, base, lane, &events, &gap, &walked) : find_event(a, s, place, base + lane);
     for (; events; events &= events - 1) {
       const int j = __ffs(static_cast<int>(events)) - 1;
       const EventInfo now = {__shfl_sync(0xffffffffu, info.chunk, j), __shfl_sync(0xffffffffu, info.row, j), __shfl_sync(0xffffffffu, info.count, j),
@@ -148,7 +152,7 @@ __device__ __forceinline__ void load_events(const SparsePrefillArgs& a, const Sp
   }
 }
 
-// ---------------------------------------------------------------- warp 9
+// ---------------------------------------------------------------- warp 13
 
 __device__ __forceinline__ void store_state(const SparsePrefillArgs& a, const EventPlace& place, const EventShared& shared, int snapshot) {
   unsigned char* to = a.work.snapshots + (place.first_snapshot + static_cast<std::int64_t>(snapshot + 1) * a.per_group()) * kSnapshotBytes;
@@ -173,52 +177,85 @@ __device__ __forceinline__ void store_rows(const SparsePrefillArgs& a, const Eve
   for (int t = lane / 8; t < count; t += 4) store_global_16(to + t * a.out_stride, load_shared_16(shared_address(tile) + swizzled(t, lane % 8)));
 }
 
-template <Walk kWalk>
-__device__ __forceinline__ void store_events(const SparsePrefillArgs& a, const SparseSelection& s, const EventPlace& place, EventShared& shared,
+__device__ __forceinline__ int* walk_progress(const SparsePrefillArgs& a, const EventPlace& place, int kind) {
+  return a.work.progress + ((static_cast<std::int64_t>(place.sequence) * a.value_heads + place.head) * 2 + place.half) * 2 + kind;
+}
+
+/// U' of every event. A tile is free once the next event's store has been queued and its own has been read.
+__device__ __forceinline__ void store_deltas(const SparsePrefillArgs& a, const SparseSelection& s, const EventPlace& place, EventShared& shared,
                                              int lane) {
-  int* progress = a.work.progress + (static_cast<std::int64_t>(place.sequence) * a.value_heads + place.head) * 2 + place.half;
-  int states = 0, my_chunk = 0, my_snapshot = 0;
-  for (int event = -1; event < place.events; ++event) {
-    if (event >= 0 && event % 32 == 0 && event + lane < place.events) {
-      my_chunk = s.event_chunk[place.first_event + event + lane];
-      my_snapshot = s.event_snapshot[place.first_event + event + lane];
-    }
-    const int chunk = __shfl_sync(0xffffffffu, my_chunk, event & 31), snapshot = __shfl_sync(0xffffffffu, my_snapshot, event & 31);
-    if (event >= 0) {
-      const ChunkRows rows = chunk_rows(a, place.sequence, place.begin + chunk);
-      barrier_wait(shared_address(&shared.u_ready[event & 1]), event >> 1 & 1);
-      if (rows.count < kChunk) {
-        store_rows(a, place, shared.u[event & 1], rows.first, rows.count, lane);
-        __syncwarp();
-      } else if (lane == 0) {
+  int* progress = walk_progress(a, place, 0);
+  int my_chunk = 0;
+  for (int event = 0; event < place.events; ++event) {
+    if (event % 32 == 0 && event + lane < place.events) my_chunk = s.event_chunk[place.first_event + event + lane];
+    const ChunkRows rows = chunk_rows(a, place.sequence, place.begin + __shfl_sync(0xffffffffu, my_chunk, event % 32));
+    barrier_wait(shared_address(&shared.u_ready[event & 1]), event >> 1 & 1);
+    if (rows.count < kChunk) store_rows(a, place, shared.u[event & 1], rows.first, rows.count, lane);
+    __syncwarp();
+    if (lane == 0) {
+      if (rows.count == kChunk) {
+        fence_engines();  // the chain stored with ordinary stores
         store_tile(&a.out, place.head * kDim + 64 * place.half, rows.first, shared_address(shared.u[event & 1]));
       }
-    }
-    const bool has_state = event < 0 || snapshot >= 0 || kWalk == kStoreAllStates;
-    if (has_state) barrier_wait(shared_address(&shared.state_ready), states & 1);
-    if (lane == 0) {
-      if (kWalk == kStoreAllStates) {
-        store_state_of_pairs(a, s, place, shared, event);
-      } else if (has_state) {
-        store_state(a, place, shared, event < 0 ? -1 : snapshot);
-      }
       stores_commit();
-      stores_wait_read<0>();
-      if (event >= 0) barrier_arrive(shared_address(&shared.u_free[event & 1]));
-      if (has_state) barrier_arrive(shared_address(&shared.state_free));
-      stores_wait<1>();
-      if (event >= 0) publish_count(progress, event + 1);  // all but this event's stores have arrived
+      stores_wait_read<1>();
+      if (event > 0) barrier_arrive(shared_address(&shared.u_free[(event - 1) & 1]));
+      if (event % kPublishEvery == 0) {
+        stores_wait<1>();
+        publish_count(progress, event);
+      }
     }
-    states += has_state ? 1 : 0;
     __syncwarp();
   }
   if (lane == 0) {
     stores_wait<0>();
-    publish_count(progress, place.events + 1);
+    publish_count(progress, place.events);
   }
 }
 
-// ---------------------------------------------------------------- warpgroup 1
+// ---------------------------------------------------------------- warp 14
+
+/// The initial state, then those after events that are read.
+template <Walk kWalk>
+__device__ __forceinline__ void store_states(const SparsePrefillArgs& a, const SparseSelection& s, const EventPlace& place, EventShared& shared,
+                                             int lane) {
+  int* progress = walk_progress(a, place, 1);
+  int states = 0;
+  const auto store = [&](int event, int snapshot) {  // by lane 0
+    barrier_wait(shared_address(&shared.state_ready), states & 1);
+    fence_engines();
+    if (kWalk == kStoreAllStates) {
+      store_state_of_pairs(a, s, place, shared, event);
+    } else {
+      store_state(a, place, shared, snapshot);
+    }
+    stores_commit();
+    stores_wait_read<0>();
+    barrier_arrive(shared_address(&shared.state_free));
+    if (states % (kPublishEvery / 2) == 0) {
+      stores_wait<1>();
+      publish_count(progress, states);
+    }
+    ++states;
+  };
+  if (lane == 0) store(-1, -1);
+  for (int base = 0; base < place.events; base += 32) {
+    const int mine = base + lane;
+    int snapshot = mine < place.events ? s.event_snapshot[place.first_event + mine] : -1;
+    if (kWalk == kStoreAllStates) snapshot = mine < place.events ? mine : -1;
+    for (unsigned read = __ballot_sync(0xffffffffu, snapshot >= 0); read; read &= read - 1) {
+      const int j = __ffs(static_cast<int>(read)) - 1, place_of_state = __shfl_sync(0xffffffffu, snapshot, j);
+      if (lane == 0) store(base + j, place_of_state);
+      __syncwarp();
+    }
+  }
+  if (lane == 0) {
+    stores_wait<0>();
+    publish_count(progress, states);
+  }
+}
+
+// ---------------------------------------------------------------- warpgroups 1 and 2
 
 /// Two bf16 times two factors, negated.
 __device__ __forceinline__ std::uint32_t scale_pair(std::uint32_t pair, float2 factor) {
@@ -238,19 +275,18 @@ __device__ __forceinline__ void store_inverse_block(std::uint32_t tile, int warp
   store_matrices(tile + fragment_address(warp, lane, 2 * column), words);
 }
 
-/// T' and -W of every event, up to two ahead of the chain.
+/// T' and -W of the even or odd events, up to two ahead of the chain.
+template <int kSide>
 __device__ __forceinline__ void run_preparation(const EventPlace& place, EventShared& shared, int thread) {
   const int warp = thread / 32, lane = thread % 32;
-  int at = 0, parity = 0;
-  for (int event = 0; event < place.events; ++event) {
-    EventStage& stage = shared.stages[at];
-    const int side = event & 1;
-    barrier_wait(shared_address(&shared.full[at]), parity);
+  for (int event = kSide; event < place.events; event += 2) {
+    EventStage& stage = shared.stages[event % kEventStages];
+    barrier_wait(shared_address(&shared.full[event % kEventStages]), event / kEventStages & 1);
     const EventInfo info = stage.info;
     if (info.count < kChunk) {
       clear_rows(stage.k, 3, info.count, thread);  // k and v
       fence_engines();
-      warpgroup_barrier(1);
+      warpgroup_barrier(1 + kSide);
     }
     const uint4 own = stage.inverse[2 * warp * 32 + lane];
     uint4 left = make_uint4(0, 0, 0, 0);
@@ -272,13 +308,13 @@ __device__ __forceinline__ void run_preparation(const EventPlace& place, EventSh
 #pragma unroll
     for (int i = 0; i < 4; ++i) multiply_64x128_rows(w, words[i], operand_transposed(shared_address(stage.k) + 2048 * i), i > 0);
     products_commit();
-    barrier_wait(shared_address(&shared.free[side]), (event >> 1 & 1) ^ 1);
-    const std::uint32_t inverse = shared_address(shared.inverse[side]), w_tile = shared_address(shared.w[side]);
+    barrier_wait(shared_address(&shared.free[kSide]), (event >> 1 & 1) ^ 1);
+    const std::uint32_t inverse = shared_address(shared.inverse[kSide]), w_tile = shared_address(shared.w[kSide]);
     store_inverse_block(inverse, warp, lane, warp, own);
     if (warp > 0) store_inverse_block(inverse, warp, lane, warp - 1, left);
     const float gamma = stage.decay[kChunk - 1];
-    if (thread < kChunk) shared.factors[side][thread] = exp2_fast(gamma - stage.decay[thread]);
-    if (thread == kChunk) shared.factors[side][kChunk] = exp2_fast(gamma + info.gap);
+    if (thread < kChunk) shared.factors[kSide][thread] = exp2_fast(gamma - stage.decay[thread]);
+    if (thread == kChunk) shared.factors[kSide][kChunk] = exp2_fast(gamma + info.gap);
     products_wait<0>();
     pin(w);
 #pragma unroll
@@ -289,8 +325,7 @@ __device__ __forceinline__ void run_preparation(const EventPlace& place, EventSh
     }
     fence_engines();
     __syncwarp();
-    if (lane == 0) barrier_arrive(shared_address(&shared.ready[side]));
-    if (++at == kEventStages) at = 0, parity ^= 1;
+    if (lane == 0) barrier_arrive(shared_address(&shared.ready[kSide]));
   }
 }
 
@@ -311,14 +346,13 @@ __device__ __forceinline__ void round_state(const float (&s)[64], std::uint32_t 
   for (int i = 0; i < 8; ++i) round_sums(s, i, rounded[i]);
 }
 
-/// Gives the rounded state to warp 9.
+/// Gives the rounded state to warp 14.
 __device__ __forceinline__ void hand_over_state(EventShared& shared, const std::uint32_t (&rounded)[8][4], int states, int warp, int lane) {
   if (states > 0) barrier_wait(shared_address(&shared.state_free), (states - 1) & 1);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     store_matrices(shared_address(shared.state) + i / 4 * kTileBytes + fragment_address(warp, lane, 2 * (i % 4)), rounded[i]);
   }
-  fence_engines();
   __syncwarp();
   if (lane == 0) barrier_arrive(shared_address(&shared.state_ready));
 }
@@ -333,77 +367,91 @@ __device__ __forceinline__ void begin_delta(float (&x)[32], const EventStage& st
   products_commit();
 }
 
+/// What the chain carries from event to event.
+struct Chain {
+  float s[64];                  ///< S^T
+  float x[32];                  ///< U'^T, begun as (T' V)^T while the event before ends
+  std::uint32_t rounded[8][4];  ///< S^T as a left operand
+  bool is_read;                 ///< ... and some output reads it
+  int states;                   ///< handed over so far
+};
+
+/// An event whose stage is kAt: known here, so that addresses are.
+template <int kAt>
+__device__ __forceinline__ void chain_event(EventShared& shared, Chain& c, int event, bool is_last, int warp, int lane) {
+  constexpr int kSide = kAt & 1, kNext = (kAt + 1) % kEventStages;
+  EventStage& stage = shared.stages[kAt];
+  const std::uint32_t w = shared_address(shared.w[kSide]), k = shared_address(stage.k);
+  products_begin();
+#pragma unroll
+  for (int i = 0; i < 8; ++i) multiply_64x64(c.x, c.rounded[i], operand(w + i / 4 * kTileBytes + i % 4 * 32), 1);
+  products_commit();
+  if (c.is_read) hand_over_state(shared, c.rounded, c.states++, warp, lane);
+  c.is_read = stage.info.snapshot >= 0;
+  float2 out_decay[8];
+#pragma unroll
+  for (int j = 0; j < 8; ++j) out_decay[j] = *reinterpret_cast<const float2*>(shared.factors[kSide] + 8 * j + 2 * (lane % 4));
+  const float decay = shared.factors[kSide][kChunk];
+#pragma unroll
+  for (int i = 0; i < 64; ++i) c.s[i] *= decay;
+  products_wait<0>();
+  pin(c.x);
+  std::uint32_t u[4][4], write[4][4];
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float first = c.x[4 * j + 2 * i], second = c.x[4 * j + 2 * i + 1];
+      u[j / 2][j % 2 * 2 + i] = pack_bf16(first, second);
+      write[j / 2][j % 2 * 2 + i] = pack_bf16(first * out_decay[j].x, second * out_decay[j].y);
+    }
+  }
+  pin(c.s);
+  products_begin();
+#pragma unroll
+  for (int i = 0; i < 4; ++i) multiply_64x128_transposed(c.s, write[i], operand_transposed(k + 2048 * i));
+  products_commit();
+  __syncwarp();  // all lanes have read the factors
+  if (lane == 0) barrier_arrive(shared_address(&shared.free[kSide]));
+  barrier_wait(shared_address(&shared.u_free[kSide]), (event >> 1 & 1) ^ 1);
+  const std::uint32_t u_at = shared_address(shared.u[kSide]) + swizzled(lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) store_transposed(u_at + 16 * 128 * j, u[j]);
+  __syncwarp();
+  if (lane == 0) barrier_arrive(shared_address(&shared.u_ready[kSide]));
+  if (!is_last) barrier_wait(shared_address(&shared.ready[kSide ^ 1]), (event + 1) >> 1 & 1);
+  begin_delta(c.x, shared.stages[kNext], shared.inverse[kSide ^ 1]);  // after the last event for nothing
+  products_wait<1>();
+  pin(c.s);
+  __syncwarp();
+  if (lane == 0) barrier_arrive(shared_address(&shared.empty[kAt]));
+  round_state(c.s, c.rounded);
+}
+
 __device__ __forceinline__ void run_chain(const SparsePrefillArgs& a, const SparseSelection& selection, const EventPlace& place,
                                           EventShared& shared, int thread) {
-  const int warp = thread / 32, lane = thread % 32;
+  const int warp = thread / 32, lane = thread % 32, events = place.events;
   float* state = a.states[place.sequence] + static_cast<std::int64_t>(place.head) * kDim * kDim + 64 * place.half;
-  float s[64], x[32];
-  std::uint32_t rounded[8][4];
-  for_each_state_element(warp, lane, [&](int i, int row, int column) { s[i] = state[row * kDim + column]; });
-  round_state(s, rounded);
-  int states = 0, at = 0;
-  bool is_read = true;  // the state in `rounded` has a reader
-  const std::uint32_t u_at = swizzled(lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2);
-  if (place.events > 0) {
-    barrier_wait(shared_address(&shared.ready[0]), 0);
-    begin_delta(x, shared.stages[0], shared.inverse[0]);
-  }
-  for (int event = 0; event < place.events; ++event) {
-    EventStage& stage = shared.stages[at];
-    const int side = event & 1, next = at + 1 == kEventStages ? 0 : at + 1;
-    const std::uint32_t w = shared_address(shared.w[side]), k = shared_address(stage.k);
-    products_begin();
-#pragma unroll
-    for (int i = 0; i < 8; ++i) multiply_64x64(x, rounded[i], operand(w + i / 4 * kTileBytes + i % 4 * 32), 1);
-    products_commit();
-    if (is_read) hand_over_state(shared, rounded, states++, warp, lane);
-    is_read = stage.info.snapshot >= 0;
-    float2 out_decay[8];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) out_decay[j] = *reinterpret_cast<const float2*>(shared.factors[side] + 8 * j + 2 * (lane % 4));
-    const float decay = shared.factors[side][kChunk];
-#pragma unroll
-    for (int i = 0; i < 64; ++i) s[i] *= decay;
-    products_wait<0>();
-    pin(x);
-    std::uint32_t u[4][4], write[4][4];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float first = x[4 * j + 2 * i], second = x[4 * j + 2 * i + 1];
-        u[j / 2][j % 2 * 2 + i] = pack_bf16(first, second);
-        write[j / 2][j % 2 * 2 + i] = pack_bf16(first * out_decay[j].x, second * out_decay[j].y);
-      }
-    }
-    pin(s);
-    products_begin();
-#pragma unroll
-    for (int i = 0; i < 4; ++i) multiply_64x128_transposed(s, write[i], operand_transposed(k + 2048 * i));
-    products_commit();
-    __syncwarp();  // all lanes have read the factors
-    if (lane == 0) barrier_arrive(shared_address(&shared.free[side]));
-    barrier_wait(shared_address(&shared.u_free[side]), (event >> 1 & 1) ^ 1);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) store_transposed(shared_address(shared.u[side]) + 16 * 128 * j + u_at, u[j]);
-    fence_engines();
-    __syncwarp();
-    if (lane == 0) barrier_arrive(shared_address(&shared.u_ready[side]));
-    const bool is_last = event + 1 == place.events;  // then the product is begun for nothing
-    if (!is_last) barrier_wait(shared_address(&shared.ready[side ^ 1]), (event + 1) >> 1 & 1);
-    begin_delta(x, shared.stages[is_last ? at : next], shared.inverse[is_last ? side : side ^ 1]);
-    products_wait<1>();
-    pin(s);
-    __syncwarp();
-    if (lane == 0) barrier_arrive(shared_address(&shared.empty[at]));
-    round_state(s, rounded);
-    at = next;
+  Chain c;
+  c.is_read = true, c.states = 0;
+  for_each_state_element(warp, lane, [&](int i, int row, int column) { c.s[i] = state[row * kDim + column]; });
+  round_state(c.s, c.rounded);
+  if (events > 0) barrier_wait(shared_address(&shared.ready[0]), 0);
+  begin_delta(c.x, shared.stages[0], shared.inverse[0]);
+  for (int event = 0; event < events; event += kEventStages) {
+    chain_event<0>(shared, c, event, event + 1 == events, warp, lane);
+    if (event + 1 == events) break;
+    chain_event<1>(shared, c, event + 1, event + 2 == events, warp, lane);
+    if (event + 2 == events) break;
+    chain_event<2>(shared, c, event + 2, event + 3 == events, warp, lane);
+    if (event + 3 == events) break;
+    chain_event<3>(shared, c, event + 3, event + 4 == events, warp, lane);
   }
   products_wait<0>();
-  if (is_read) hand_over_state(shared, rounded, states, warp, lane);
-  const int last = place.events > 0 ? selection.event_chunk[place.first_event + place.events - 1] : -1;
+  if (c.is_read) hand_over_state(shared, c.rounded, c.states, warp, lane);
+  const int last = events > 0 ? selection.event_chunk[place.first_event + events - 1] : -1;
   const float decay = exp2_fast(sum_gap(a, place, last + 1, place.chunks));
-  for_each_state_element(warp, lane, [&](int i, int row, int column) { state[row * kDim + column] = s[i] * decay; });
+  for_each_state_element(warp, lane, [&](int i, int row, int column) { state[row * kDim + column] = c.s[i] * decay; });
 }
 
 /// Blocks: rows from the first tier on, then sequences, heads of the group, halves.
@@ -438,16 +486,23 @@ __global__ void __launch_bounds__(kEventThreads, 1) sparse_events_kernel(const _
   fence_engines();
   __syncthreads();
   if (thread < 128) {
-    set_registers_up<232>();
+    set_registers_up<208>();
     run_chain(a, s, place, shared, thread);
-  } else if (thread < 256) {
-    run_preparation(place, shared, thread - 128);
+  } else if (thread < 384) {
+    set_registers_down<112>();
+    if (thread < 256) {
+      run_preparation<0>(place, shared, thread - 128);
+    } else {
+      run_preparation<1>(place, shared, thread - 256);
+    }
   } else {
     set_registers_down<72>();
-    if (thread < 288) {
+    if (thread < 416) {
       load_events<kWalk>(a, s, place, shared, lane);
-    } else if (thread < 320) {
-      store_events<kWalk>(a, s, place, shared, lane);
+    } else if (thread < 448) {
+      store_deltas(a, s, place, shared, lane);
+    } else if (thread < 480) {
+      store_states<kWalk>(a, s, place, shared, lane);
     }
   }
 }

@@ -45,7 +45,7 @@ struct OutputPlan {
   OutputItem item;
   int sequence, group;
   int from, to;     ///< chunks of the sequence since the state was stored
-  int needed;       ///< of the walk's progress
+  int needed[2];    ///< of the walk's progress: U' of events, states
   std::int64_t snapshot;
 };
 
@@ -69,7 +69,8 @@ __device__ __forceinline__ OutputPlan plan_item(const SparsePrefillArgs& a, int 
                {min(left, kChunk), max(0, min(left - kChunk, kChunk))},
                {mask[even], even + 1 < chunks ? mask[even + 1] : 0}};
   plan.from = s.entry_event[at] + 1, plan.to = even;
-  plan.needed = 1 + s.entry_count[at] + plan.item.is_event[0] + plan.item.is_event[1];
+  plan.needed[0] = s.entry_count[at] + plan.item.is_event[0] + plan.item.is_event[1];
+  plan.needed[1] = s.entry_snapshot[at] + 2;
   plan.snapshot = static_cast<std::int64_t>(a.snapshot_begin[b] + s.first_snapshot[group] + 1 + s.entry_snapshot[at]) * a.per_group();
   return plan;
 }
@@ -97,9 +98,10 @@ __device__ __forceinline__ float await_state(const SparsePrefillArgs& a, const O
   for (int c = plan.from + lane; c < plan.to; c += 32) gap += gamma[static_cast<std::int64_t>(c) * a.value_heads];
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) gap += __shfl_xor_sync(0xffffffffu, gap, distance);
-  const int* progress = a.work.progress + (static_cast<std::int64_t>(plan.sequence) * a.value_heads + head) * 2;
+  const int* progress = a.work.progress + (static_cast<std::int64_t>(plan.sequence) * a.value_heads + head) * 4;
+  const int needed = lane % 2 ? plan.needed[1] : plan.needed[0];
   bool is_far = false;
-  while (!is_far) is_far = __all_sync(0xffffffffu, published_count(progress + lane % 2) >= plan.needed);
+  while (!is_far) is_far = __all_sync(0xffffffffu, published_count(progress + lane % 4) >= needed);
   return gap;
 }
 

@@ -16,7 +16,7 @@ struct SparseWork {
                    ///< operand of 16 x 16
   float* decay;    ///< [chunk, HV, 64]: inclusive cumulative log2-decay
   unsigned char* snapshots;  ///< [place, heads of a group]: S^T [128 columns x 128 rows] bf16 as 2 x 2 tiles, key halves outside
-  int* progress;             ///< [sequence, HV, 2]: 1 once the initial state is stored, then one more an event
+  int* progress;             ///< [sequence, HV, 2 halves, 2]: stored U' of events; stored states, the initial one first
   int* next_item;            ///< [1]
 };
 

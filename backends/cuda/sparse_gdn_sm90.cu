@@ -79,8 +79,8 @@ SparseWork carve(const SparseGdnArgs& a, SparseSelection* selection, ScratchLayo
   work.inverse = layout.take<uint4>(cells * kInverseBlocks * 32);
   work.decay = layout.take<float>(cells * kChunk);
   work.snapshots = layout.take<unsigned char>(places * static_cast<std::size_t>(d.value_heads / d.key_heads) * kSnapshotBytes);
-  work.progress = layout.take<int>(sequences * static_cast<std::size_t>(d.value_heads) * 2 + 1);
-  work.next_item = work.progress + sequences * static_cast<std::size_t>(d.value_heads) * 2;
+  work.progress = layout.take<int>(sequences * static_cast<std::size_t>(d.value_heads) * 4 + 1);
+  work.next_item = work.progress + sequences * static_cast<std::size_t>(d.value_heads) * 4;
   return work;
 }
 

@@ -159,7 +159,14 @@ void select_sparse_gdn(const Launcher& launcher, const SparseSelectArgs& args) {
   const auto tiles = static_cast<unsigned>((longest + kSelectThreads - 1) / kSelectThreads);
   if (!args.is_given()) {
     launcher(measure_heads_kernel, dim3(static_cast<unsigned>(args.head_count), sequences), dim3(kSelectThreads), 0, args);
-    launcher(order_chunks_kernel, dim3(tiles, groups, sequences), dim3(kSelectThreads), 0, args);
+    if (longest <= kSortedChunks) {
+      unsigned size = 64;
+      while (static_cast<int>(size) < longest) size *= 2;
+      launcher(sort_chunks_kernel, dim3(groups, sequences), dim3(size < 2048 ? size / 2 : 1024), size * 12, args);
+    } else {
+      launcher(order_chunks_kernel, dim3(tiles, groups, sequences), dim3(kSelectThreads), 0, args);
+    }
+    launcher(sum_gains_kernel, dim3(groups, sequences), dim3(kSelectThreads), 0, args);
   }
   launcher(assign_tiers_kernel, dim3(sequences), dim3(kSelectThreads), 0, args);
   launcher(lay_out_events_kernel, dim3(groups, sequences), dim3(kSelectThreads), 0, args);

@@ -222,6 +222,8 @@ class Bench {
   /// After a walk: nothing is waited for.
   double time_outputs(const SparsePrefillArgs& args) {
     const Launcher run = launcher();
+    clear_progress(run, args);
+    require(set_async(args.work.progress, 0x7f, static_cast<std::size_t>(kValueHeads) * 4 * sizeof(int), stream_) == kSuccess, "progress");
     return median_us(stream_, [&] {
       run.zero(args.work.next_item, sizeof(int));
       launch_outputs(run, args);

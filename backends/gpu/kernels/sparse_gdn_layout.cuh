@@ -89,11 +89,13 @@ __global__ void lay_out_events_kernel(SparseSelectArgs a) {
   while (s.row_group[row] != group) ++row;
   std::int32_t* chunk = s.event_chunk + s.row_ptr[row];
   std::int32_t* snapshot = s.event_snapshot + s.row_ptr[row];
+  std::int32_t* entry_count = s.entry_count + static_cast<std::int64_t>(group) * pairs;
   const OwnRun run = own_run(chunks);
   int mine = 0, events = 0;
   for (int c = run.first; c < run.last; ++c) mine += mask[c];
   int next = sum_before(mine, counts, &events);
   for (int c = run.first; c < run.last; ++c) {
+    if (c % 2 == 0) entry_count[c / 2] = next;
     if (mask[c]) chunk[next++] = c;
   }
   __syncthreads();
@@ -101,19 +103,9 @@ __global__ void lay_out_events_kernel(SparseSelectArgs a) {
   if (threadIdx.x == 0) s.snapshot_count[group] = snapshots;
   __syncthreads();
   for (int r = static_cast<int>(threadIdx.x); r < pairs; r += kSelectThreads) {
-    int low = 0, high = events;  // events before chunk 2 r
-    while (low < high) {
-      const int middle = (low + high) / 2;
-      if (chunk[middle] < 2 * r) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    const std::int64_t at = static_cast<std::int64_t>(group) * pairs + r;
-    s.entry_count[at] = low;
-    s.entry_event[at] = low > 0 ? chunk[low - 1] : -1;
-    s.entry_snapshot[at] = low > 0 ? snapshot[low - 1] : -1;
+    const int before = entry_count[r];
+    s.entry_event[static_cast<std::int64_t>(group) * pairs + r] = before > 0 ? chunk[before - 1] : -1;
+    s.entry_snapshot[static_cast<std::int64_t>(group) * pairs + r] = before > 0 ? snapshot[before - 1] : -1;
   }
 }
 

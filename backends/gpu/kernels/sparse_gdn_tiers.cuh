@@ -1,34 +1,44 @@
 // Stage 2 of SparseGDN, second half: the gains of keeping more, and which groups get the high and medium budgets (spec 3.2).
-//   Launch  grid (B), 256 threads: teams of 32 threads add up a group's gain, then a thread places a group
+//   Launch  sum_gains grid (n, B), assign_tiers grid (B); 256 threads
 #pragma once
 
 #include "backends/gpu/kernels/sparse_gdn_rank.cuh"
 
 namespace cairn::gpu {
 
-inline constexpr int kTeam = 32;
-
-/// Every group's sum of s L G over the places [from, to) of its order.
-__device__ inline void sum_gains(const SparseSelectArgs& a, const SparseSelection& s, int chunks, int from, int to, double* gains,
-                                 double* partial) {
-  const int thread = static_cast<int>(threadIdx.x), team = thread / kTeam, per = a.per_group(), heads = a.head_count;
-  for (int first = 0; first < a.group_count; first += kSelectThreads / kTeam) {
-    const int group = first + team;
-    double gain = 0;
-    for (int i = from + thread % kTeam; group < a.group_count && i < to; i += kTeam) {
-      const std::int64_t c = s.order[static_cast<std::int64_t>(group) * chunks + i];
-      for (int h = group * per; h < (group + 1) * per; ++h) gain += s.scores[c * heads + h] * s.lifetime[h] * s.visibility[h];
+/// Sum of s L G over the places [from, to) of a group's order.
+__device__ inline double sum_gain(const SparseSelectArgs& a, const SparseSelection& s, int group, int chunks, int from, int to, double mean_eta,
+                                  double* partial) {
+  const int per = a.per_group();
+  const std::int32_t* order = s.order + static_cast<std::int64_t>(group) * chunks;
+  double gain = 0;
+  for (int h = group * per; h < (group + 1) * per; ++h) {
+    const double weight = s.lifetime[h] * (mean_eta > 0 ? sqrt(s.eta[h] / mean_eta) : 1.0);
+    double scores = 0;
+    for (int i = from + static_cast<int>(threadIdx.x); i < to; i += kSelectThreads) {
+      scores += s.scores[static_cast<std::int64_t>(order[i]) * a.head_count + h];
     }
-    __syncthreads();
-    partial[thread] = gain;
-    __syncthreads();
-    if (thread % kTeam == 0 && group < a.group_count) {
-      gain = 0;
-      for (int i = 0; i < kTeam; ++i) gain += partial[thread + i];
-      gains[group] = gain - gain == 0 ? gain : 0.0;  // as for ranks
-    }
+    gain += weight * scores;
   }
-  __syncthreads();
+  gain = block_sum_in_order(gain, partial);
+  return gain - gain == 0 ? gain : 0.0;  // what is not finite has no place in an order
+}
+
+__global__ void sum_gains_kernel(SparseSelectArgs a) {
+  __shared__ double partial[kSelectThreads];
+  const int group = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), chunks = a.chunk_count(b), per = a.per_group();
+  if (chunks == 0) return;
+  const SparseSelection s = selection_of(a, b);
+  double mean = 0;
+  for (int h = 0; h < a.head_count; ++h) mean += s.eta[h] / a.head_count;
+  const double low = sum_gain(a, s, group, chunks, keep_count(chunks, 0), keep_count(chunks, 1), mean, partial);
+  const double high = sum_gain(a, s, group, chunks, keep_count(chunks, 1), keep_count(chunks, 2), mean, partial);
+  for (int h = group * per + static_cast<int>(threadIdx.x); h < (group + 1) * per; h += kSelectThreads) {
+    s.visibility[h] = mean > 0 ? sqrt(s.eta[h] / mean) : 1;
+  }
+  if (threadIdx.x != 0) return;
+  s.gain_low_medium[group] = low;
+  s.gain_medium_high[group] = high;
 }
 
 /// B(x, k) of x sorted descending.
@@ -140,25 +150,41 @@ __device__ inline void place_rows(const SparseSelectArgs& a, const SparseSelecti
   s.tier_rows[1] = medium;
 }
 
+/// The small tensors of up to kSelectThreads groups, near the threads that go through them again and again.
+struct NearGroups {
+  double gains[2][kSelectThreads], sorted[kSelectThreads], separation[kSelectThreads];
+  std::int32_t tier[kSelectThreads], row_group[kSelectThreads], by_gain[kSelectThreads], rest[kSelectThreads];
+};
+__device__ inline SparseSelection bring_near(const SparseSelection& far, int n, bool has_gains, NearGroups& near) {
+  SparseSelection s = far;
+  for (int i = static_cast<int>(threadIdx.x); i < n && has_gains; i += kSelectThreads) {
+    near.gains[0][i] = far.gain_low_medium[i];
+    near.gains[1][i] = far.gain_medium_high[i];
+  }
+  s.gain_low_medium = near.gains[0], s.gain_medium_high = near.gains[1], s.sorted = near.sorted, s.separation = near.separation;
+  s.tier = near.tier, s.row_group = near.row_group, s.by_gain = near.by_gain, s.rest = near.rest;
+  __syncthreads();
+  return s;
+}
+
 __global__ void assign_tiers_kernel(SparseSelectArgs a) {
-  __shared__ double partial[kSelectThreads];
-  const int b = static_cast<int>(blockIdx.x), chunks = a.chunk_count(b), thread = static_cast<int>(threadIdx.x);
+  __shared__ NearGroups near;
+  const int b = static_cast<int>(blockIdx.x), chunks = a.chunk_count(b), thread = static_cast<int>(threadIdx.x), n = a.group_count;
   if (chunks == 0) return;
-  const SparseSelection s = selection_of(a, b);
+  const SparseSelection far = selection_of(a, b);
+  const SparseSelection s = n <= kSelectThreads ? bring_near(far, n, !a.is_given(), near) : far;
   if (a.is_given()) {
     const bool has_tiers = a.policy == SparsePolicy::kGiven && a.given_tier;
-    for (int group = thread; group < a.group_count; group += kSelectThreads) s.tier[group] = has_tiers ? a.given_tier[group] : 2;
+    for (int group = thread; group < n; group += kSelectThreads) s.tier[group] = has_tiers ? a.given_tier[group] : 2;
     __syncthreads();
   } else {
-    double mean = 0;
-    for (int h = 0; h < a.head_count; ++h) mean += s.eta[h] / a.head_count;
-    for (int h = thread; h < a.head_count; h += kSelectThreads) s.visibility[h] = mean > 0 ? sqrt(s.eta[h] / mean) : 1;
-    __syncthreads();
-    sum_gains(a, s, chunks, keep_count(chunks, 0), keep_count(chunks, 1), s.gain_low_medium, partial);
-    sum_gains(a, s, chunks, keep_count(chunks, 1), keep_count(chunks, 2), s.gain_medium_high, partial);
     choose_tiers(a, s);
   }
   place_rows(a, s, chunks);
+  for (int group = thread; group < n; group += kSelectThreads) {
+    far.tier[group] = s.tier[group];
+    far.row_group[group] = s.row_group[group];
+  }
 }
 
 }  // namespace cairn::gpu
