@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == 16 && kTokenTiles == 2 
     }
   };
   constexpr int kTokensAhead = kTokenTiles <= 2 ? kAhead : 1;  // one wait for the tokens of several steps; registers allow it for few
-  for (int base = first_input; base < args.in_dim; base += kAhead * kStep) {
+  for (int base = first_input; base - lane % 4 * 8 < args.in_dim; base += kAhead * kStep) {  // the same turns for a whole warp
 #pragma unroll
     for (int i = 0; i < kAhead; i += kTokensAhead) {
       uint4 x[kTokensAhead][kPieces][kPairs * 2];
