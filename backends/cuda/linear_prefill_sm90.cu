@@ -1,6 +1,6 @@
 // linear prefill on sm_90: chooses the form (linear_prefill_sm90.cuh) for a token count and a weight.
-// Takes bf16 activations and weights, inputs that are a multiple of 8, 16-byte aligned rows; the rest goes to the operator that
-// was there before.
+// Takes bf16 activations and weights, inputs that are a multiple of 8, 16-byte aligned rows; the rest goes to the
+// operator that was there before.
 #include <iterator>
 
 #include "backends/cuda/cuda_overrides.h"
@@ -45,8 +45,9 @@ void launch_form(const Launcher& launcher, LinearPrefillArgs args, const ConstRo
 
 bool takes(const LinearArgs& args) {
   const LinearWeight& weight = *args.weight;
-  return args.phase == Phase::kPrefill && args.dtype == DType::kBF16 && weight.dtype == DType::kBF16 && weight.in_dim % 8 == 0 &&
-         weight.in_dim > 0 && is_in_eights(args.in) && is_in_eights(weight.data, weight.in_dim);
+  return args.phase == Phase::kPrefill && args.dtype == DType::kBF16 && weight.dtype == DType::kBF16 &&
+         weight.in_dim % 8 == 0 && weight.in_dim > 0 && is_in_eights(args.in) &&
+         is_in_eights(weight.data, weight.in_dim);
 }
 
 void run(BackendQueue* queue, const LinearArgs& args, void* scratch) {
@@ -56,12 +57,22 @@ void run(BackendQueue* queue, const LinearArgs& args, void* scratch) {
 
 }  // namespace
 
-void run_linear_prefill(const Launcher& launcher, const LinearArgs& args, const std::uint16_t* weight_rows, const float* row_scales) {
+void run_linear_prefill(const Launcher& launcher, const LinearArgs& args, const std::uint16_t* weight_rows,
+                        const float* row_scales) {
   const LinearWeight& weight = *args.weight;
   if (args.token_count == 0 || weight.out_dim == 0) return;
   LinearPrefillArgs a = {};
-  a.call = {nullptr, nullptr, weight.bias, args.out.data, args.in.stride, args.out.stride, args.token_count, weight.out_dim,
-            weight.in_dim, args.accumulate, args.out_dtype == DType::kF32};
+  a.call = {nullptr,
+            nullptr,
+            weight.bias,
+            args.out.data,
+            args.in.stride,
+            args.out.stride,
+            args.token_count,
+            weight.out_dim,
+            weight.in_dim,
+            args.accumulate,
+            args.out_dtype == DType::kF32};
   a.row_scales = row_scales;
   a.stores_eights = args.out_dtype == DType::kBF16 && weight.out_dim % 8 == 0 && is_in_eights(args.out);
   using Launch = void (*)(const Launcher&, LinearPrefillArgs, const ConstRows&, const std::uint16_t*);
@@ -69,7 +80,8 @@ void run_linear_prefill(const Launcher& launcher, const LinearArgs& args, const 
     std::int64_t cost;
     Launch launch;
   };
-  const int tokens = args.token_count, outputs = weight.out_dim, processors = launcher.device().properties.multiprocessors;
+  const int tokens = args.token_count, outputs = weight.out_dim,
+            processors = launcher.device().properties.multiprocessors;
   const Choice choices[] = {{cost<256, 2>(tokens, outputs, processors), launch_form<256, 2>},
                             {cost<192, 2>(tokens, outputs, processors), launch_form<192, 2>},
                             {cost<160, 2>(tokens, outputs, processors), launch_form<160, 2>},

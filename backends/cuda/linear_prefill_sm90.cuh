@@ -1,11 +1,11 @@
-// linear, many tokens, sm_90a: a block walks over tiles of 64 kGroups outputs x kTokens tokens. One warp copies boxes of 64
-// inputs ahead (bulk copies, a ring of stages); each warpgroup multiplies 64 outputs by all tokens of the tile.
-//   Roles     outputs are the rows of a product, tokens its columns: few tokens make narrow tiles, so that small prompts use
-//             many multiprocessors
-//   Numerics  an output is one chain of products of 16 inputs in their order, in every form and tile: the same bits. Inputs past
-//             the end and tokens past the end are zeros of the copy engine
-//   Order     tiles of `tokens_together` token tiles (about 2,048 tokens) side by side, then the next outputs: what runs at the
-//             same time shares its operands in L2
+// linear, many tokens, sm_90a: a block walks over tiles of 64 kGroups outputs x kTokens tokens. One warp copies boxes
+// of 64 inputs ahead (bulk copies, a ring of stages); each warpgroup multiplies 64 outputs by all tokens of the tile.
+//   Roles     outputs are the rows of a product, tokens its columns: few tokens make narrow tiles, so that small
+//             prompts use many multiprocessors
+//   Numerics  an output is one chain of products of 16 inputs in their order, in every form and tile: the same bits.
+//             Inputs past the end and tokens past the end are zeros of the copy engine
+//   Order     tiles of `tokens_together` token tiles (about 2,048 tokens) side by side, then the next outputs: what
+//             runs at the same time shares its operands in L2
 //   Limit     2 T N K operations at 790 TFLOP/s; for few tokens 2 N K bytes of weights at 4.3 TB/s
 //   Measured  (H200, us, TFLOP/s or TB/s; linear_prefill_sm80 took 494 us on average at 2,048 tokens, 101 us at 64)
 //               N x K              T 64              T 256       T 512       T 2,048      T 8,192
@@ -22,8 +22,8 @@
 namespace cairn::gpu::sm90 {
 
 struct LinearPrefillArgs {
-  CUtensorMap x, weight;  ///< boxes of kTokens, of 64 kGroups rows, by 64 inputs
-  LinearBf16Args call;    ///< `weight` is null where it is already behind the map
+  CUtensorMap x, weight;    ///< boxes of kTokens, of 64 kGroups rows, by 64 inputs
+  LinearBf16Args call;      ///< `weight` is null where it is already behind the map
   const float* row_scales;  ///< [out_dim] factors of the sums, or null
   int token_tiles, out_tiles, tokens_together;
   bool stores_eights;  ///< outputs are bf16 and may be moved 16 bytes at a time
@@ -34,7 +34,8 @@ template <int kTokens, int kGroups>
 struct LinearForm {
   static constexpr int kOutputs = 64 * kGroups, kStageBytes = (kTokens + kOutputs) * 128;
   static constexpr int kBlocks = kGroups > 1 ? 1 : 3;
-  static constexpr int kSliceBytes = 32 * 128, kSlicesBytes = kGroups * 2 * kSliceBytes;  // two of 32 tokens a warpgroup
+  static constexpr int kSliceBytes = 32 * 128,
+                       kSlicesBytes = kGroups * 2 * kSliceBytes;  // two of 32 tokens a warpgroup
   static constexpr int kRoom = (kBlocks > 1 ? 75 : 220) * 1024 - kSlicesBytes;
   static constexpr int kStages = kRoom / kStageBytes < 8 ? kRoom / kStageBytes : 8;
   static constexpr int kThreads = kGroups * 128 + (kGroups > 1 ? 128 : 32);
@@ -66,13 +67,15 @@ struct RingPlace {
 };
 
 template <int kTokens, int kGroups>
-__device__ __forceinline__ void copy_tiles(const LinearPrefillArgs& a, typename LinearForm<kTokens, kGroups>::Shared& shared) {
+__device__ __forceinline__ void copy_tiles(const LinearPrefillArgs& a,
+                                           typename LinearForm<kTokens, kGroups>::Shared& shared) {
   using Form = LinearForm<kTokens, kGroups>;
   RingPlace<Form::kStages> place(1);  // the first round of a stage waits for nothing
   for (int i = static_cast<int>(blockIdx.x); i < a.token_tiles * a.out_tiles; i += static_cast<int>(gridDim.x)) {
     const LinearTile tile = LinearTile::of<kTokens, Form::kOutputs>(a, i);
     for (int k = 0; k < a.call.in_dim; k += 64) {
-      const std::uint32_t full = shared_address(&shared.full[place.stage]), to = shared_address(shared.stages[place.stage]);
+      const std::uint32_t full = shared_address(&shared.full[place.stage]),
+                          to = shared_address(shared.stages[place.stage]);
       barrier_wait(shared_address(&shared.empty[place.stage]), place.parity);
       barrier_expect(full, Form::kStageBytes);
       load_tile(to + kTokens * 128, &a.weight, k, tile.first_out, full);
@@ -84,8 +87,8 @@ __device__ __forceinline__ void copy_tiles(const LinearPrefillArgs& a, typename 
 
 /// A thread's sums leave one by one: any type, stride and alignment.
 template <int kTokens>
-__device__ __forceinline__ void store_singly(const LinearPrefillArgs& a, int first_token, int first_out, const float (&d)[kTokens / 2],
-                                             int lane) {
+__device__ __forceinline__ void store_singly(const LinearPrefillArgs& a, int first_token, int first_out,
+                                             const float (&d)[kTokens / 2], int lane) {
 #pragma unroll
   for (int i = 0; i < kTokens / 2; ++i) {
     finish(a.call, first_token + i / 4 * 8 + lane % 4 * 2 + i % 2, first_out + lane / 4 + i / 2 % 2 * 8, d[i]);
@@ -94,8 +97,9 @@ __device__ __forceinline__ void store_singly(const LinearPrefillArgs& a, int fir
 
 /// 64 outputs of 32 tokens at a time through shared memory, 16 bytes a thread. Two slices in turn: one barrier each.
 template <int kTokens>
-__device__ __forceinline__ void store_eights(const LinearPrefillArgs& a, int first_token, int first_out, const float (&d)[kTokens / 2],
-                                             std::uint32_t slices, int thread, int group) {
+__device__ __forceinline__ void store_eights(const LinearPrefillArgs& a, int first_token, int first_out,
+                                             const float (&d)[kTokens / 2], std::uint32_t slices, int thread,
+                                             int group) {
   const int warp = thread / 32, lane = thread % 32, piece = thread % 8;
   auto* out = static_cast<std::uint16_t*>(a.call.out) + first_out + piece * 8;
   const bool is_output = first_out + piece * 8 < a.call.out_dim;
@@ -110,7 +114,9 @@ __device__ __forceinline__ void store_eights(const LinearPrefillArgs& a, int fir
       }
     };
     if (a.call.accumulate) {
-      for_each_piece([](std::uint32_t place, std::uint16_t* from) { store_shared_16(place, *reinterpret_cast<const uint4*>(from)); });
+      for_each_piece([](std::uint32_t place, std::uint16_t* from) {
+        store_shared_16(place, *reinterpret_cast<const uint4*>(from));
+      });
       warpgroup_barrier(1 + group);
     }
 #pragma unroll
@@ -133,8 +139,9 @@ __device__ __forceinline__ void store_eights(const LinearPrefillArgs& a, int fir
 }
 
 template <int kTokens, int kGroups>
-__device__ __forceinline__ void multiply_tiles(const LinearPrefillArgs& a, typename LinearForm<kTokens, kGroups>::Shared& shared,
-                                               int thread, int group) {
+__device__ __forceinline__ void multiply_tiles(const LinearPrefillArgs& a,
+                                               typename LinearForm<kTokens, kGroups>::Shared& shared, int thread,
+                                               int group) {
   using Form = LinearForm<kTokens, kGroups>;
   const int lane = thread % 32, row = thread / 32 * 16 + lane / 4;
   RingPlace<Form::kStages> place(0);
@@ -168,7 +175,8 @@ __device__ __forceinline__ void multiply_tiles(const LinearPrefillArgs& a, typen
       const float factor0 = a.row_scales && has_first ? a.row_scales[first] : 1.0f;
       const float factor1 = a.row_scales && has_second ? a.row_scales[second] : 1.0f;
       const bool adds = a.stores_eights && a.call.bias;  // store_singly adds its own
-      const float bias0 = adds && has_first ? a.call.bias[first] : 0.0f, bias1 = adds && has_second ? a.call.bias[second] : 0.0f;
+      const float bias0 = adds && has_first ? a.call.bias[first] : 0.0f,
+                  bias1 = adds && has_second ? a.call.bias[second] : 0.0f;
 #pragma unroll
       for (int j = 0; j < kTokens / 2; ++j) d[j] = d[j] * (j / 2 % 2 ? factor1 : factor0) + (j / 2 % 2 ? bias1 : bias0);
     }

@@ -1,6 +1,6 @@
-// Matrix products of a warpgroup with 64 rows and 32 to 256 columns: d[64 x n] (+)= a[64 x 16] b[n x 16]^T, bf16, f32 sums, both
-// operands from shared memory in 128-byte swizzled rows (sm90_instructions.cuh). A thread holds d[4 j + e]: row
-// 16 warp + lane / 4 + 8 (e / 2), column 8 j + 2 (lane % 4) + e % 2.
+// Matrix products of a warpgroup with 64 rows and 32 to 256 columns: d[64 x n] (+)= a[64 x 16] b[n x 16]^T, bf16, f32
+// sums, both operands from shared memory in 128-byte swizzled rows (sm90_instructions.cuh). A thread holds d[4 j + e]:
+// row 16 warp + lane / 4 + 8 (e / 2), column 8 j + 2 (lane % 4) + e % 2.
 #pragma once
 
 #include "backends/cuda/sm90_instructions.cuh"
@@ -18,10 +18,10 @@ namespace cairn::gpu::sm90 {
 #define CAIRN_R96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
 #define CAIRN_R112 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 /// `registers`: the names of d; `left`, `right`, `adds`: the numbers behind them.
-#define CAIRN_MULTIPLY(columns, registers, left, right, adds, ...)                                                   \
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" adds ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns     \
-               "k16.f32.bf16.bf16 {" registers "}, %" left ", %" right ", add, 1, 1, 0, 0;\n}"                     \
-               : __VA_ARGS__                                                                                       \
+#define CAIRN_MULTIPLY(columns, registers, left, right, adds, ...)                                             \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" adds ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns \
+               "k16.f32.bf16.bf16 {" registers "}, %" left ", %" right ", add, 1, 1, 0, 0;\n}"                 \
+               : __VA_ARGS__                                                                                   \
                : "l"(a), "l"(b), "r"(add))
 
 /// add = 0: d is overwritten.
@@ -32,13 +32,14 @@ __device__ __forceinline__ void multiply_64(float (&d)[kColumns / 2], std::uint6
   } else if constexpr (kColumns == 64) {
     CAIRN_MULTIPLY("64", CAIRN_R0 CAIRN_R16, "32", "33", "34", CAIRN_D32_AT(d, 0));
   } else if constexpr (kColumns == 128) {
-    CAIRN_MULTIPLY("128", CAIRN_R0 CAIRN_R16 CAIRN_R32 CAIRN_R48, "64", "65", "66", CAIRN_D32_AT(d, 0), CAIRN_D32_AT(d, 32));
+    CAIRN_MULTIPLY("128", CAIRN_R0 CAIRN_R16 CAIRN_R32 CAIRN_R48, "64", "65", "66", CAIRN_D32_AT(d, 0),
+                   CAIRN_D32_AT(d, 32));
   } else if constexpr (kColumns == 160) {
     CAIRN_MULTIPLY("160", CAIRN_R0 CAIRN_R16 CAIRN_R32 CAIRN_R48 CAIRN_R64, "80", "81", "82", CAIRN_D32_AT(d, 0),
                    CAIRN_D32_AT(d, 32), CAIRN_D16(d, 64));
   } else if constexpr (kColumns == 192) {
-    CAIRN_MULTIPLY("192", CAIRN_R0 CAIRN_R16 CAIRN_R32 CAIRN_R48 CAIRN_R64 CAIRN_R80, "96", "97", "98", CAIRN_D32_AT(d, 0),
-                   CAIRN_D32_AT(d, 32), CAIRN_D32_AT(d, 64));
+    CAIRN_MULTIPLY("192", CAIRN_R0 CAIRN_R16 CAIRN_R32 CAIRN_R48 CAIRN_R64 CAIRN_R80, "96", "97", "98",
+                   CAIRN_D32_AT(d, 0), CAIRN_D32_AT(d, 32), CAIRN_D32_AT(d, 64));
   } else {
     static_assert(kColumns == 256, "no product of this width");
     CAIRN_MULTIPLY("256", CAIRN_R0 CAIRN_R16 CAIRN_R32 CAIRN_R48 CAIRN_R64 CAIRN_R80 CAIRN_R96 CAIRN_R112, "128", "129",
@@ -48,12 +49,13 @@ __device__ __forceinline__ void multiply_64(float (&d)[kColumns / 2], std::uint6
 
 /// Four 8 x 8 matrices, each row of shared memory taking a column of the registers' matrix; and back.
 __device__ __forceinline__ void store_matrices_transposed(std::uint32_t address, const std::uint32_t (&m)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(m[0]), "r"(m[1]),
-               "r"(m[2]), "r"(m[3])
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(m[0]),
+               "r"(m[1]), "r"(m[2]), "r"(m[3])
                : "memory");
 }
 __device__ __forceinline__ void store_shared_16(std::uint32_t address, uint4 x) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+               : "memory");
 }
 
 }  // namespace cairn::gpu::sm90

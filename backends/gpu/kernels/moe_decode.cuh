@@ -1,17 +1,14 @@
-// moe decode: a piece of up to 8 pairs of one expert times 16 rows of its matrices a group of lanes, straight from
-// memory.
+// moe decode: a piece of up to 8 pairs of one expert times 16 rows of its matrices a group of lanes, from memory.
 //   Computes  hidden = silu(gate x) * (up x): 8 rows of each; or results = down hidden: two times 16 rows
 //   Shapes    as moe_prefill.cuh, but results f32
 //   Launch    a block for ceil(F / 8) or ceil(D / 32) rows of each piece, 8 groups of 32 lanes. The groups share the
-//   inputs, 64
-//             neighbouring ones each in turn: 8 slices for hidden, 4 for results; their sums are added in order
+//             inputs, 64 neighbouring ones each in turn: 8 slices for hidden, 4 for results; sums are added in order
 //   Loads     a chosen expert's weights once for 8 tokens that chose it, 16 bytes a lane (i8: 8, i4: 4) straight into
-//   fragments:
-//             the inputs within 32 are permuted alike for weights and tokens, which changes no product
+//             fragments: the inputs within 32 are permuted alike for weights and tokens, which changes no product
 //   Numerics  bf16 products of the weights as they are: scales of i8 and i4 are factors of f32 sums
 //   Limit     bytes of the chosen experts at 4.3 TB/s: top 10 of D 2,048, F 512: 63 MB, 14.6 us; top 8: 50 MB, 11.7 us
-//   Measured  (H200, D 2,048, F 512, 256 experts, top 8, bf16, all kernels of a call, us) 1 token 26.5 (floor 11.7), 8 tokens
-//             125 (77 % of the bytes at 4.2 TB/s), 64 tokens 384 (100 %)
+//   Measured  (H200, D 2,048, F 512, 256 experts, top 8, bf16, all kernels of a call, us) 1 token 26.5 (floor 11.7),
+//             8 tokens 125 (77 % of the bytes at 4.2 TB/s), 64 tokens 384 (100 %)
 //             predicted 21 at 1 token. 34.1 before: loads behind branches, and the table of matrices in its own kernel
 #pragma once
 

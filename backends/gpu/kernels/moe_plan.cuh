@@ -1,7 +1,7 @@
 // moe: what its kernels share: the table of expert matrices, the scratch, and the plan of one call.
 //   Pair      (token t, its i-th choice) is number t k + i. Pairs are listed by expert, in their order within one.
 //   Piece     up to `piece_tokens` neighbours of that list with the same expert: what a block multiplies by the
-//   expert's matrix
+//             expert's matrix
 #pragma once
 
 #include "backends/gpu/kernels/any_element.cuh"
