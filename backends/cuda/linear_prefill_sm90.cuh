@@ -12,7 +12,8 @@
 //               12,352 x 2,560     19.7  3.2 TB/s    29.4  550   47.3  684   169.6  764     757  685
 //                2,560 x 4,096     15.0  1.4 TB/s    24.0  224   25.6  420    58.6  733     260  662
 //               18,432 x 2,560     30.2  3.1 TB/s    46.7  517   75.2  642   274.4  704   1,271  608
-//                2,560 x 9,216     31.5  1.5 TB/s    46.5  260   47.2  512   138.6  697     495  781
+//                2,560 x 9,216     31.5  1.5 TB/s    46.5  260   47.2  512   142.9  676     495  781
+//             (256 and 512 tokens: of the form that is chosen now, timed before it was)
 //             predicted 550 to 660: no cluster is needed. At 8,192 tokens the clock falls under the load
 #pragma once
 
