@@ -2,20 +2,21 @@
 //   decode, dims in fours            softmax_attention_decode.cuh: keys split over blocks, any activations
 //   prefill, bf16, dims up to 256    softmax_attention_prefill.cuh: matrix products
 //   the rest                         softmax_attention_general.cuh
+#include <algorithm>
 #include <bit>
 
 #include "backends/gpu/gpu_launch.h"
-#include "backends/gpu/kernels/softmax_attention_decode.cuh"
 #include "backends/gpu/kernels/softmax_attention_general.cuh"
 #include "backends/gpu/kernels/softmax_attention_prefill.cuh"
 #include "backends/gpu/kernels/softmax_attention_store.cuh"
+#include "backends/gpu/softmax_attention_split.h"
 #include "backends/interface/scratch_layout.h"
 
 namespace cairn::gpu {
 namespace {
 
-constexpr int kDecodeSequences = 64;           // of one launch: scratch does not grow beyond
-constexpr int kRoomySharedBytes = 160 * 1024;  // above it two blocks of 96 KB fit
+constexpr int kDecodeSequences = 64;     // of one launch: scratch does not grow beyond
+constexpr int kChunkBytes = 256 * 1024;  // of a key head: what a block reads, where there is so much
 
 const char* unsupported_reason(const SoftmaxAttentionArgs& args) {
   const char* name = "softmax_attention";
@@ -27,24 +28,28 @@ const char* unsupported_reason(const SoftmaxAttentionArgs& args) {
 }
 
 bool decodes_in_slots(const SoftmaxAttentionArgs& args) {
-  return args.phase == Phase::kDecode && args.key_dim % 4 == 0 && args.value_dim % 4 == 0 &&
-         args.key_dim + args.value_dim <= 1024 && has_one_token_each(args.batch);
+  return args.phase == Phase::kDecode && args.key_dim % 4 == 0 && args.value_dim % 4 == 0 && args.key_dim <= 256 &&
+         args.value_dim <= 256 && has_one_token_each(args.batch);
 }
 
-/// Of the operator and its window alone: the same for every batch.
+int bytes_per_key(const SoftmaxAttentionArgs& args) {
+  return (args.key_dim + args.value_dim) * static_cast<int>(sizeof(float));
+}
+
+// Of the dims and the window alone: the same for every batch.
+int chunk_keys(const SoftmaxAttentionArgs& args) { return bytes_per_key(args) > kChunkBytes / 256 ? 128 : 256; }
 int slot_count(const SoftmaxAttentionArgs& args) {
-  const int chunks = args.window / kChunkKeys + 2;
+  const int chunks = args.window / chunk_keys(args) + 2;
   return args.window > 0 && chunks < kMaxSlots ? chunks : kMaxSlots;
 }
-
 struct DecodeScratch {
   float *sums, *totals;
 };
 
 DecodeScratch carve(const SoftmaxAttentionArgs& args, ScratchLayout& layout) {
   if (!decodes_in_slots(args)) return {};
-  const int sequences = args.batch.sequence_count < kDecodeSequences ? args.batch.sequence_count : kDecodeSequences;
-  const std::size_t rows = static_cast<std::size_t>(sequences) * args.query_heads * slot_count(args);
+  const std::size_t rows =
+      slot_rows(std::min(args.batch.sequence_count, kDecodeSequences), args.query_heads, slot_count(args));
   return {layout.take<float>(rows * args.value_dim), layout.take<float>(rows * 2)};
 }
 
@@ -54,41 +59,21 @@ std::size_t scratch_bytes(const SoftmaxAttentionArgs& args) {
   return layout.size_bytes();
 }
 
-/// Keys that a block reads in one step: a power of two that fills a stage.
-int keys_at_once(const SoftmaxAttentionArgs& args, const Device& device) {
-  const int stage_bytes = device.properties.shared_bytes_per_block >= kRoomySharedBytes ? 32 * 1024 : 14 * 1024;
-  const int keys = stage_bytes / ((args.key_dim + args.value_dim) * static_cast<int>(sizeof(float)));
-  return keys >= kMaxKeysAtOnce ? kMaxKeysAtOnce
-         : keys < 8             ? 8
-                                : static_cast<int>(std::bit_floor(static_cast<unsigned>(keys)));
-}
-
-template <int kHeads>
 void decode(const Launcher& launcher, const SoftmaxAttentionArgs& args, void* scratch) {
   ScratchLayout layout(scratch);
   const DecodeScratch memory = carve(args, layout);
-  DecodeAttentionArgs kernel_args{args, 0,           slot_count(args), keys_at_once(args, launcher.device()),
-                                  0,    memory.sums, memory.totals};
+  DecodeAttentionArgs split{};
+  split.call = args;
+  split.slot_count = slot_count(args);
+  split.chunk_log2 = std::countr_zero(static_cast<unsigned>(chunk_keys(args)));
+  split.has_values = true;
+  split.keys_at_once = keys_at_once(bytes_per_key(args), launcher.device());
+  split.sums = memory.sums;
+  split.totals = memory.totals;
   const int shared_heads = args.query_heads / args.kv_heads;
-  kernel_args.head_groups = (shared_heads + kHeads - 1) / kHeads;
-  // A recorded step is replayed until its furthest position passes a power of two.
-  std::int64_t furthest = 0;
-  for (std::int32_t b = 0; b < args.batch.sequence_count; ++b) furthest = std::max(furthest, args.starts_host[b] + 1);
-  const auto reach = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(furthest)));
-  const std::int64_t chunks = (reach + kChunkKeys - 1) / kChunkKeys;
-  const auto slots = static_cast<unsigned>(args.window == 0 && chunks < kMaxSlots ? chunks : kernel_args.slot_count);
-  const auto shared_bytes =
-      static_cast<std::size_t>(decode_shared_floats<kHeads>(kernel_args.keys_at_once, args.key_dim, args.value_dim)) *
-      sizeof(float);
-  for (std::int32_t first = 0; first < args.batch.sequence_count; first += kDecodeSequences) {
-    const auto sequences = static_cast<unsigned>(std::min(kDecodeSequences, args.batch.sequence_count - first));
-    kernel_args.first_sequence = first;
-    launcher(softmax_attention_decode_kernel<kHeads>,
-             dim3(slots, static_cast<unsigned>(args.kv_heads * kernel_args.head_groups), sequences),
-             dim3(kDecodeThreads), shared_bytes, kernel_args);
-    launcher(combine_slots_kernel, dim3(static_cast<unsigned>(args.query_heads), sequences), dim3(kDecodeThreads),
-             kDecodeThreads * 4 * sizeof(float), kernel_args);
-  }
+  if (shared_heads == 1) return decode_in_slots<1, 2>(launcher, split, kDecodeSequences);
+  if (shared_heads <= 4) return decode_in_slots<4, 2>(launcher, split, kDecodeSequences);
+  decode_in_slots<8, 2>(launcher, split, kDecodeSequences);
 }
 
 bool multiplies_matrices(const SoftmaxAttentionArgs& args) {
@@ -100,11 +85,13 @@ bool multiplies_matrices(const SoftmaxAttentionArgs& args) {
 template <int kDim>
 bool prefill(const Launcher& launcher, const SoftmaxAttentionArgs& args) {
   using Shape = PrefillShape<kDim>;
-  if (static_cast<std::size_t>(launcher.device().properties.shared_bytes_per_block) < Shape::kSharedBytes + 256)
-    return false;
+  if (static_cast<std::size_t>(launcher.device().properties.shared_bytes_per_block) < Shape::kSharedBytes) return false;
   const auto tiles = static_cast<unsigned>(first_query_tile(args.batch.token_count, args.batch.sequence_count));
-  launcher(softmax_attention_prefill_kernel<kDim>, dim3(tiles * static_cast<unsigned>(args.query_heads)),
-           dim3(Shape::kThreads), Shape::kSharedBytes, args);
+  const std::int64_t* starts = args.starts_host;
+  const bool has_cached =
+      std::any_of(starts, starts + args.batch.sequence_count, [](std::int64_t start) { return start > 0; });
+  launcher(has_cached ? softmax_attention_prefill_kernel<kDim, true> : softmax_attention_prefill_kernel<kDim, false>,
+           dim3(tiles * static_cast<unsigned>(args.query_heads)), dim3(Shape::kThreads), Shape::kSharedBytes, args);
   return true;
 }
 
@@ -120,12 +107,7 @@ bool prefill_by_matrices(const Launcher& launcher, const SoftmaxAttentionArgs& a
 void run(BackendQueue* queue, const SoftmaxAttentionArgs& args, void* scratch) {
   if (args.batch.token_count == 0) return;
   const Launcher launcher(queue, "softmax_attention");
-  if (decodes_in_slots(args)) {
-    const int shared_heads = args.query_heads / args.kv_heads;
-    return shared_heads == 1   ? decode<1>(launcher, args, scratch)
-           : shared_heads <= 4 ? decode<4>(launcher, args, scratch)
-                               : decode<8>(launcher, args, scratch);
-  }
+  if (decodes_in_slots(args)) return decode(launcher, args, scratch);
   if (!prefill_by_matrices(launcher, args)) {
     const std::size_t shared_bytes = static_cast<std::size_t>(args.key_dim + args.value_dim) * sizeof(float);
     launcher(softmax_attention_general_kernel,

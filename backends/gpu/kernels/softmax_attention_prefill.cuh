@@ -4,11 +4,17 @@
 //   Shapes    q [T, HQ, K], k [T, HKV, K], v [T, HKV, V], out [T, HQ, V] bf16; K, V <= kDim, in eights; caches f32
 //   Launch    a block for 128 queries of one head; late queries, which see most keys, first. Up to 128 dims a group of
 //             32 lanes has 32 queries and two blocks fit a multiprocessor; at 256 it has 16
+//             kHasCached: some sequence has keys in its cache. Without, the loop is free of their loads and registers
 //   Memory    two stages of keys and values: the next tile comes while this one is computed. Pieces of 16 bytes change
 //             places by their row, so that fragments are read without bank conflicts
 //   Numerics  products of bf16, sums f32, exponentials base 2. Tiles lie at absolute multiples of 64, and a tile that a
 //             query does not see leaves its sums as they are: bits depend neither on how a prompt is cut nor on the
 //             batch
+//   Measured  H200, one sequence, graph replay, medians; TFLOP/s of what is seen (matrix peak: 790)
+//               heads      T = 2048      T = 16384       the same, window 1024   8192 after 8192 in the cache
+//             16/4 x 256   151 us 228    7.60 ms 290     1.10 ms 242             9.09 ms 182
+//             32/8 x 128   135 us 254    6.47 ms 340     1.01 ms 264             8.40 ms 196
+//             16/16 x 64    79 us 109    2.34 ms 235     0.37 ms 180             2.87 ms 144
 #pragma once
 
 #include "backends/gpu/kernels/any_element.cuh"
@@ -70,6 +76,14 @@ __device__ inline std::uint16_t* in_tile(std::uint16_t* tile, int row, int colum
   return tile + row * kDim + (column & ~63) + ((column & 56) ^ (row & 7) << 3) + (column & 7);
 }
 
+/// The same for a fragment: (row, column) within its 16 x 16 elements, which begin at constants. Few addresses differ.
+template <int kDim>
+__device__ inline std::uint16_t* in_fragment(std::uint16_t* tile, int first_row, int first_column, int row,
+                                             int column) {
+  const int place = row * kDim + (column ^ (row & 7) << 3);
+  return tile + (place ^ (first_column & 56)) + (first_column & ~63) + first_row * kDim;
+}
+
 /// The rows' 128 queries; zeros where there is none.
 template <int kDim>
 __device__ void copy_queries(const SoftmaxAttentionArgs& args, const QueryTile& tile, std::uint16_t* to) {
@@ -86,16 +100,13 @@ struct alignas(16) EightBf16 {
   std::uint32_t pair[4];
 };
 
-__device__ inline EightBf16 rounded(const float* from) {
-  float low[4], high[4];
-  load_four(from, low);
-  load_four(from + 4, high);
-  return {
-      {pack_bf16(low[0], low[1]), pack_bf16(low[2], low[3]), pack_bf16(high[0], high[1]), pack_bf16(high[2], high[3])}};
+__device__ inline EightBf16 rounded(const float (&x)[2][4]) {
+  return {{pack_bf16(x[0][0], x[0][1]), pack_bf16(x[0][2], x[0][3]), pack_bf16(x[1][0], x[1][1]),
+           pack_bf16(x[1][2], x[1][3])}};
 }
 
 /// 64 keys or values from position `first` on; zeros where no query of the block sees.
-template <int kDim>
+template <int kDim, bool kHasCached>
 __device__ void copy_tile(const ConstRows& rows, const float* cached, int dim, const QueryTile& tile,
                           std::int64_t first, int kv_heads, std::uint16_t* to) {
   constexpr int kRowThreads = kDim / 8, kRowsAtOnce = PrefillShape<kDim>::kThreads / kRowThreads;
@@ -106,27 +117,37 @@ __device__ void copy_tile(const ConstRows& rows, const float* cached, int dim, c
   const int first_column = tile.kv_head * dim + column;
   const auto* fresh =
       static_cast<const std::uint16_t*>(rows.data) + (tile.first_row + first) * rows.stride + first_column;
-  if (first >= tile.start) {
+  if (!kHasCached || first >= tile.start) {
 #pragma unroll
     for (int row = first_row; row < kTileKeys; row += kRowsAtOnce) {
       copy_16_async(in_tile<kDim>(to, row, column), fresh + row * rows.stride, row >= begin && row < end);
     }
     return;
   }
-  const int cached_rows = tile.start - first < kTileKeys ? static_cast<int>(tile.start - first) : kTileKeys;
+  const int cached_end = tile.start - first < end ? static_cast<int>(tile.start - first) : end;
   const auto capacity = static_cast<std::uint32_t>(tile.cache.capacity);
   const auto ring_row = static_cast<std::uint32_t>(first % capacity);
-#pragma unroll 4
-  for (int row = first_row; row < kTileKeys; row += kRowsAtOnce) {
-    const bool is_inside = row >= begin && row < end;
-    if (row >= cached_rows) {
-      copy_16_async(in_tile<kDim>(to, row, column), fresh + row * rows.stride, is_inside);
-      continue;
+  constexpr int kLoads = 8;  // on their way together
+  for (int from = first_row; from < kTileKeys; from += kLoads * kRowsAtOnce) {
+    float eight[kLoads][2][4] = {};
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int row = from + i * kRowsAtOnce;
+      if (row < begin || row >= cached_end) continue;
+      const auto at = static_cast<std::int64_t>((ring_row + static_cast<std::uint32_t>(row)) % capacity);
+      load_four(cached + at * kv_heads * dim + first_column, eight[i][0]);
+      load_four(cached + at * kv_heads * dim + first_column + 4, eight[i][1]);
     }
-    EightBf16 eight = {};
-    const auto at = static_cast<std::int64_t>((ring_row + static_cast<std::uint32_t>(row)) % capacity);
-    if (is_inside) eight = rounded(cached + at * kv_heads * dim + first_column);
-    *reinterpret_cast<EightBf16*>(in_tile<kDim>(to, row, column)) = eight;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int row = from + i * kRowsAtOnce;
+      if (row >= kTileKeys) break;
+      if (row >= cached_end && row < end) {
+        copy_16_async(in_tile<kDim>(to, row, column), fresh + row * rows.stride, true);
+      } else {
+        *reinterpret_cast<EightBf16*>(in_tile<kDim>(to, row, column)) = rounded(eight[i]);
+      }
+    }
   }
 }
 
@@ -146,12 +167,12 @@ __device__ void score_keys(std::uint16_t* queries, std::uint16_t* keys, float (&
     std::uint32_t left[kRowBlocks][4];
 #pragma unroll
     for (int r = 0; r < kRowBlocks; ++r) {
-      load_left(left[r], [&](int row, int column) { return in_tile<kDim>(queries, r * 16 + row, k + column); });
+      load_left(left[r], [&](int row, int column) { return in_fragment<kDim>(queries, r * 16, k, row, column); });
     }
 #pragma unroll
     for (int n = 0; n < kTileKeys / 16; ++n) {
       std::uint32_t right[4];
-      load_right(right, [&](int row, int column) { return in_tile<kDim>(keys, n * 16 + row, k + column); });
+      load_right(right, [&](int row, int column) { return in_fragment<kDim>(keys, n * 16, k, row, column); });
 #pragma unroll
       for (int r = 0; r < kRowBlocks; ++r) {
         multiply_16x8(scores[r][2 * n], left[r], right[0], right[1]);
@@ -165,14 +186,14 @@ __device__ void score_keys(std::uint16_t* queries, std::uint16_t* keys, float (&
 /// key.
 template <int kRowBlocks>
 __device__ void hide_keys(int age, int window, float (&scores)[kRowBlocks][kTileKeys / 8][4]) {
-  const int lane = static_cast<int>(threadIdx.x) % kMatrixLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kMatrixLanes, first = age + lane / 4 - lane % 4 * 2;
 #pragma unroll
   for (int r = 0; r < kRowBlocks; ++r) {
 #pragma unroll
     for (int n = 0; n < kTileKeys / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int newest = age + r * 16 + lane / 4 + i / 2 * 8, key = n * 8 + lane % 4 * 2 + i % 2;
+        const int newest = first + r * 16 + i / 2 * 8, key = n * 8 + i % 2;
         if (key > newest || (window > 0 && key <= newest - window)) scores[r][n][i] = -INFINITY;
       }
     }
@@ -212,29 +233,36 @@ __device__ void weigh_keys(float scale, float (&scores)[kRowBlocks][kTileKeys / 
   }
 }
 
-template <int kDim, int kRowBlocks = PrefillShape<kDim>::kRowBlocks>
-__device__ void add_values(std::uint16_t* values, const float (&weights)[kRowBlocks][kTileKeys / 8][4],
-                           QuerySums<kDim>& sums) {
+template <int kDim>
+using Scores = float[PrefillShape<kDim>::kRowBlocks][kTileKeys / 8][4];
+/// Fragments are loaded three steps of 16 keys and 16 columns ahead of their products.
+template <int kDim>
+__device__ void add_values(std::uint16_t* values, const Scores<kDim>& weights, QuerySums<kDim>& sums) {
+  constexpr int kRowBlocks = PrefillShape<kDim>::kRowBlocks, kBlocks = kTileKeys / 16;
+  constexpr int kColumnBlocks = kDim / 16, kSteps = kBlocks * kColumnBlocks, kAhead = 3;
+  std::uint32_t left[kRowBlocks][4], right[kAhead + 1][4];
+  const auto load_step = [&](int step) {
+    load_right_transposed(right[step % (kAhead + 1)], [&](int row, int column) {
+      return in_fragment<kDim>(values, step / kColumnBlocks * 16, step % kColumnBlocks * 16, row, column);
+    });
+  };
 #pragma unroll
-  for (int j = 0; j < kTileKeys / 16; ++j) {
-    std::uint32_t left[kRowBlocks][4];
+  for (int step = 0; step < kAhead; ++step) load_step(step);
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    if (step + kAhead < kSteps) load_step(step + kAhead);
+    const int j = step / kColumnBlocks, c = step % kColumnBlocks;
+#pragma unroll
+    for (int i = 0; i < kRowBlocks * 4; ++i) {
+      if (c > 0) break;
+      const float* pair = weights[i / 4][2 * j + i % 4 / 2] + i % 2 * 2;
+      left[i / 4][i % 4] = pack_bf16(pair[0], pair[1]);
+    }
+    const std::uint32_t(&values_of)[4] = right[step % (kAhead + 1)];
 #pragma unroll
     for (int r = 0; r < kRowBlocks; ++r) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        left[r][i] = pack_bf16(weights[r][2 * j + i / 2][i % 2 * 2], weights[r][2 * j + i / 2][i % 2 * 2 + 1]);
-      }
-    }
-#pragma unroll
-    for (int c = 0; c < kDim / 16; ++c) {
-      std::uint32_t right[4];
-      load_right_transposed(right,
-                            [&](int row, int column) { return in_tile<kDim>(values, j * 16 + row, c * 16 + column); });
-#pragma unroll
-      for (int r = 0; r < kRowBlocks; ++r) {
-        multiply_16x8(sums.values[r][2 * c], left[r], right[0], right[1]);
-        multiply_16x8(sums.values[r][2 * c + 1], left[r], right[2], right[3]);
-      }
+      multiply_16x8(sums.values[r][2 * c], left[r], values_of[0], values_of[1]);
+      multiply_16x8(sums.values[r][2 * c + 1], left[r], values_of[2], values_of[3]);
     }
   }
 }
@@ -272,7 +300,7 @@ __device__ void store_outputs(const SoftmaxAttentionArgs& args, const QueryTile&
   }
 }
 
-template <int kDim>
+template <int kDim, bool kHasCached>
 __global__ void __launch_bounds__(PrefillShape<kDim>::kThreads, kDim <= 128 ? 2 : 1)
     softmax_attention_prefill_kernel(SoftmaxAttentionArgs args) {
   using Shape = PrefillShape<kDim>;
@@ -284,10 +312,10 @@ __global__ void __launch_bounds__(PrefillShape<kDim>::kThreads, kDim <= 128 ? 2 
   __syncthreads();
   if (tile.query_count <= 0) return;
   const auto copy_keys_values = [&](std::int64_t first_key, int stage) {
-    copy_tile<kDim>(args.k, tile.cache.keys, args.key_dim, tile, first_key, args.kv_heads,
-                    keys + stage * Shape::kTileElements);
-    copy_tile<kDim>(args.v, tile.cache.values, args.value_dim, tile, first_key, args.kv_heads,
-                    values + stage * Shape::kTileElements);
+    copy_tile<kDim, kHasCached>(args.k, tile.cache.keys, args.key_dim, tile, first_key, args.kv_heads,
+                                keys + stage * Shape::kTileElements);
+    copy_tile<kDim, kHasCached>(args.v, tile.cache.values, args.value_dim, tile, first_key, args.kv_heads,
+                                values + stage * Shape::kTileElements);
     commit_copies();
   };
   // Lanes of a warp stay together: they skip what none of them sees.
