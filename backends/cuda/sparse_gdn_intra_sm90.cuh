@@ -1,14 +1,15 @@
 // sparse_gdn_intra: stage 1 of SparseGDN, everything of a chunk that needs neither the state nor the queries.
-//   Computes  the 7 kept blocks of M^-1, T' = M^-1 diag(beta); cumulative decays; the tail score, the norm of U's last 16 rows
-//             = T'[48..63, 32..63] V[32..63]                                                        (spec 3.1)
-//   Launch    persistent blocks of one warpgroup; a block takes every n-th (chunk, key head). Warp w owns block row w: its
-//             part of K K^T comes out of the product in its own registers
+//   Computes  the 7 kept blocks of M^-1, T' = M^-1 diag(beta); cumulative decays; the tail score, the norm of U's last
+//             16 rows = T'[48..63, 32..63] V[32..63]                                                        (spec 3.1)
+//   Launch    persistent blocks of one warpgroup; a block takes every n-th (chunk, key head). Warp w owns block row w:
+//             its part of K K^T comes out of the product in its own registers
 //   Traffic   per token: k 4 KB, half of v 4 KB, T' 1.75 KB for 16 key and 32 value heads
-//   Numerics  K K^T bf16 x bf16 -> f32 (exact products). Diagonal blocks solved in f32; the adjacent blocks by products of
-//             tf32 pairs (21 bits); scores from T' as pairs of bf16 (16 bits) and exact V, sums f32: masks follow the scores.
-//             T' is rounded to bf16 only when stored
-//   Predicted 1,050 instructions a warp and item, 1.3 GB: 0.35 to 0.45 ms for 131,072 tokens (with Q K^T and the full inverse
-//             the dense gdn_intra takes 0.82 ms)
+//   Numerics  K K^T bf16 x bf16 -> f32 (exact products). Diagonal blocks solved in f32; the adjacent blocks by products
+//             of tf32 pairs (21 bits); scores from T' as pairs of bf16 (16 bits) and exact V, sums f32: masks follow
+//             the scores. T' is rounded to bf16 only when stored
+//   Predicted 1,050 instructions a warp and item, 1.3 GB: 0.35 to 0.45 ms for 131,072 tokens (with Q K^T and the full
+//             inverse the dense gdn_intra takes 0.82 ms)
+//   Measured  0.44 ms (H200)
 #pragma once
 
 #include "backends/cuda/sparse_gdn_plan_sm90.cuh"
@@ -34,22 +35,26 @@ struct IntraItem {
 };
 __device__ __forceinline__ IntraItem intra_item(const SparsePrefillArgs& a, int item) {
   const int chunk = item / a.key_heads;
-  return {chunk, item % a.key_heads, chunk_rows(a, find_sequence(a.select.chunk_begin, a.select.sequence_count, chunk), chunk)};
+  return {chunk, item % a.key_heads,
+          chunk_rows(a, find_sequence(a.select.chunk_begin, a.select.sequence_count, chunk), chunk)};
 }
 
 __device__ __forceinline__ void load_keys(const SparsePrefillArgs& a, IntraShared& shared, const IntraItem& item) {
   const std::uint32_t barrier = shared_address(&shared.k_full);
   barrier_expect(barrier, 2 * kTileBytes);
 #pragma unroll
-  for (int i = 0; i < 2; ++i) load_tile(shared_address(shared.k) + i * kTileBytes, &a.k, item.key_head * kDim + 64 * i, item.rows.first, barrier);
+  for (int i = 0; i < 2; ++i)
+    load_tile(shared_address(shared.k) + i * kTileBytes, &a.k, item.key_head * kDim + 64 * i, item.rows.first, barrier);
 }
 /// Values of up to two heads from `pair` on.
-__device__ __forceinline__ void load_tail(const SparsePrefillArgs& a, IntraShared& shared, const IntraItem& item, int pair) {
+__device__ __forceinline__ void load_tail(const SparsePrefillArgs& a, IntraShared& shared, const IntraItem& item,
+                                          int pair) {
   const std::uint32_t barrier = shared_address(&shared.v_full);
   const int count = min(2, a.per_group() - pair), head = item.key_head * a.per_group() + pair;
   barrier_expect(barrier, count * 2 * kHalfTileBytes);
   for (int i = 0; i < 2 * count; ++i) {
-    load_tile(shared_address(shared.v[0]) + i * kHalfTileBytes, &a.v_tail, head * kDim + 64 * i, item.rows.first + 32, barrier);
+    load_tile(shared_address(shared.v[0]) + i * kHalfTileBytes, &a.v_tail, head * kDim + 64 * i, item.rows.first + 32,
+              barrier);
   }
 }
 
@@ -64,30 +69,34 @@ __device__ __forceinline__ GatePair load_gates(const SparsePrefillArgs& a, const
   for (int i = 0; i < 2; ++i) {
     const int t = 2 * lane + i;
     if (t >= item.rows.count) continue;
-    const std::int64_t at = static_cast<std::int64_t>(item.rows.first + t) * a.value_heads + item.key_head * a.per_group() + warp;
+    const std::int64_t at =
+        static_cast<std::int64_t>(item.rows.first + t) * a.value_heads + item.key_head * a.per_group() + warp;
     gates.decay[i] = a.log_decay ? a.log_decay[at] : 0.0f;
     gates.beta[i] = a.beta[at];
   }
   return gates;
 }
 
-/// Sums the log2-decays of the warp's head, clamped at -120 a token: 2^-173 is 0 as well. The selector gets the sum as it is.
-__device__ __forceinline__ void scan_gates(const SparsePrefillArgs& a, const GatePair& gates, IntraShared& shared, const IntraItem& item,
-                                           int warp, int lane) {
+/// Sums the log2-decays of the warp's head, clamped at -120 a token: 2^-173 is 0 as well. The selector gets the sum as
+/// it is.
+__device__ __forceinline__ void scan_gates(const SparsePrefillArgs& a, const GatePair& gates, IntraShared& shared,
+                                           const IntraItem& item, int warp, int lane) {
   if (warp >= a.per_group()) return;
   constexpr float kLog2E = 1.4426950408889634f;
   const float first = fmaxf(gates.decay[0], -120.0f) * kLog2E, both = first + fmaxf(gates.decay[1], -120.0f) * kLog2E;
   float sum = both, whole = (gates.decay[0] + gates.decay[1]) * kLog2E;
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
-    const float other = __shfl_up_sync(0xffffffffu, sum, distance), more = __shfl_xor_sync(0xffffffffu, whole, distance);
+    const float other = __shfl_up_sync(0xffffffffu, sum, distance),
+                more = __shfl_xor_sync(0xffffffffu, whole, distance);
     if (lane >= distance) sum += other;
     whole += more;
   }
   float before = __shfl_up_sync(0xffffffffu, sum, 1);
   if (lane == 0) before = 0;
   const float2 g = make_float2(before + first, before + both);
-  const std::int64_t cell = static_cast<std::int64_t>(item.chunk) * a.value_heads + item.key_head * a.per_group() + warp;
+  const std::int64_t cell =
+      static_cast<std::int64_t>(item.chunk) * a.value_heads + item.key_head * a.per_group() + warp;
   *reinterpret_cast<float2*>(shared.g[warp] + 2 * lane) = g;
   *reinterpret_cast<float2*>(shared.beta[warp] + 2 * lane) = make_float2(gates.beta[0], gates.beta[1]);
   *reinterpret_cast<float2*>(a.work.decay + cell * kChunk + 2 * lane) = g;
@@ -110,8 +119,9 @@ __device__ __forceinline__ void take_blocks(const float (&kk)[32], int warp, flo
 }
 
 /// M of one head: its diagonal block to shared memory, the one left of it in registers.
-__device__ __forceinline__ void apply_gates(const float (&own)[8], const float (&left)[8], const float* g, const float* beta, int count,
-                                            float* block, float (&below)[8], int warp, int lane) {
+__device__ __forceinline__ void apply_gates(const float (&own)[8], const float (&left)[8], const float* g,
+                                            const float* beta, int count, float* block, float (&below)[8], int warp,
+                                            int lane) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = lane / 4 + 8 * r, t = 16 * warp + row;
@@ -195,13 +205,15 @@ __device__ __forceinline__ void multiply_blocks(float (&d)[8], const SplitBlock&
 __device__ __forceinline__ void load_block(const float* block, int lane, float (&x)[8]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 pair = *reinterpret_cast<const float2*>(block + (lane / 4 + 8 * (i % 2)) * kBlockStride + 8 * (i / 2) + 2 * (lane % 4));
+    const float2 pair = *reinterpret_cast<const float2*>(block + (lane / 4 + 8 * (i % 2)) * kBlockStride + 8 * (i / 2) +
+                                                         2 * (lane % 4));
     x[2 * i] = pair.x, x[2 * i + 1] = pair.y;
   }
 }
 __device__ __forceinline__ void load_transposed_block(const float* block, int lane, float (&x)[8]) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) x[i] = block[(8 * (i / 4) + 2 * (lane % 4) + i % 2) * kBlockStride + lane / 4 + 8 * (i / 2 % 2)];
+  for (int i = 0; i < 8; ++i)
+    x[i] = block[(8 * (i / 4) + 2 * (lane % 4) + i % 2) * kBlockStride + lane / 4 + 8 * (i / 2 % 2)];
 }
 
 /// x *= beta of its columns, then to the workspace as a left operand.
@@ -222,8 +234,8 @@ __device__ __forceinline__ void keep_tail(const float (&x)[8], float* tail, int 
 }
 
 /// Block row `warp` of T' of one head: the diagonal block, and C_{i,i-1} = -C_ii (M_{i,i-1} C_{i-1,i-1}) left of it.
-__device__ __forceinline__ void form_block_row(const SparsePrefillArgs& a, IntraShared& shared, int i, int head, std::int64_t cell,
-                                               const float (&below)[8], int warp, int lane) {
+__device__ __forceinline__ void form_block_row(const SparsePrefillArgs& a, IntraShared& shared, int i, int head,
+                                               std::int64_t cell, const float (&below)[8], int warp, int lane) {
   float own[8];
   load_block(shared.blocks[i][warp], lane, own);
   uint4* to = a.work.inverse + cell * kInverseBlocks * 32 + 2 * warp * 32;
@@ -250,14 +262,16 @@ __device__ __forceinline__ float square_tail(const float* tail, const unsigned c
     std::uint32_t high[4], low[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float2 x = *reinterpret_cast<const float2*>(tail + (lane / 4 + 8 * (i % 2)) * kTailStride + 16 * step + 8 * (i / 2) + 2 * (lane % 4));
+      const float2 x = *reinterpret_cast<const float2*>(tail + (lane / 4 + 8 * (i % 2)) * kTailStride + 16 * step +
+                                                        8 * (i / 2) + 2 * (lane % 4));
       high[i] = pack_bf16(x.x, x.y);
       low[i] = pack_bf16(x.x - low_bf16(high[i]), x.y - high_bf16(high[i]));
     }
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       std::uint32_t values[4];
-      load_transposed(values, shared_address(v) + warp / 2 * kHalfTileBytes + swizzled(16 * step + lane % 16, 4 * (warp % 2) + 2 * n + lane / 16));
+      load_transposed(values, shared_address(v) + warp / 2 * kHalfTileBytes +
+                                  swizzled(16 * step + lane % 16, 4 * (warp % 2) + 2 * n + lane / 16));
       multiply_16x8(u[2 * n], low, values[0], values[1]);
       multiply_16x8(u[2 * n + 1], low, values[2], values[3]);
       multiply_16x8(u[2 * n], high, values[0], values[1]);
@@ -282,7 +296,8 @@ __device__ __forceinline__ void clear_tail(IntraShared& shared, int count, int t
   }
 }
 
-__global__ void __launch_bounds__(128, kIntraBlocksPerProcessor) sparse_intra_kernel(const __grid_constant__ SparsePrefillArgs a) {
+__global__ void __launch_bounds__(128, kIntraBlocksPerProcessor)
+    sparse_intra_kernel(const __grid_constant__ SparsePrefillArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   IntraShared& shared = *reinterpret_cast<IntraShared*>(memory);
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, per = a.per_group();
@@ -328,7 +343,9 @@ __global__ void __launch_bounds__(128, kIntraBlocksPerProcessor) sparse_intra_ke
       float below[2][8];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (i < count) apply_gates(own, left, shared.g[pair + i], shared.beta[pair + i], item.rows.count, shared.blocks[i][warp], below[i], warp, lane);
+        if (i < count)
+          apply_gates(own, left, shared.g[pair + i], shared.beta[pair + i], item.rows.count, shared.blocks[i][warp],
+                      below[i], warp, lane);
       }
       __syncwarp();
       invert_block(shared.blocks[lane / 16][warp], lane % 16);  // of an odd head count, the second for nothing
@@ -353,7 +370,8 @@ __global__ void __launch_bounds__(128, kIntraBlocksPerProcessor) sparse_intra_ke
         const float* squares = shared.squares[thread];
         a.select.s.scores[cell + thread] = sqrtf(squares[0] + squares[1] + squares[2] + squares[3]);
       }
-      if (thread == 0 && (pair + 2 < per || has_next)) load_tail(a, shared, pair + 2 < per ? item : next, pair + 2 < per ? pair + 2 : 0);
+      if (thread == 0 && (pair + 2 < per || has_next))
+        load_tail(a, shared, pair + 2 < per ? item : next, pair + 2 < per ? pair + 2 : 0);
     }
     item = next;
   }

@@ -1,13 +1,15 @@
-// sparse_gdn_outputs: stage 4 of SparseGDN, the outputs of two neighbouring chunks from the state S that enters the even one.
+// sparse_gdn_outputs: stage 4 of SparseGDN, the outputs of two neighbouring chunks from the state S that enters the
+// even one.
 //   Computes  O_c = scale 2^(g + d) Q_c S + A_c U'_c;  O_{c+1} = scale 2^(g + gamma_c + d) Q_{c+1} S + A_{c+1,c} U'_c +
-//             A_{c+1,c+1} U'_{c+1};  U' = T' V of a chunk that was skipped; d: decay since S was stored        (spec 3.4)
-//   Launch    persistent blocks; an item is (pair of chunks, key head) with its value heads one after another. Items come from a
-//             counter, low tiers first, since their walks end first; blocks start once every walk has started. Warpgroup 0: the
-//             even chunk; warpgroup 1: the odd chunk; warp 8: waits for the walk, loads
+//             A_{c+1,c+1} U'_{c+1};  U' = T' V of a chunk that was skipped; d: decay since S was stored  (spec 3.4)
+//   Launch    persistent blocks; an item is (pair of chunks, key head) with its value heads one after another. Items
+//             come from a counter, low tiers first, since their walks end first; blocks start once every walk has
+//             started. Warpgroup 0: the even chunk; warpgroup 1: the odd chunk; warp 8: waits for the walk, loads
 //   Traffic   per pair and key head: q, k 64 KB; per value head v or U' 32, S 32, T' 7, out 32
 //   Numerics  A, U' and S are rounded to bf16 as operands, sums f32
-//   Predicted 256 KB of memory traffic and 5,376 cycles of matrix products an item of two heads: 1.0 to 1.2 ms for 131,072
-//             tokens, bound by memory
+//   Predicted 256 KB of memory traffic and 5,376 cycles of matrix products an item of two heads: 1.0 to 1.2 ms for
+//             131,072 tokens, bound by memory
+//   Measured  1.0 ms alone (H200)
 #pragma once
 
 #include "backends/cuda/sparse_gdn_plan_sm90.cuh"
@@ -17,10 +19,10 @@ namespace cairn::gpu::sm90::sparse {
 inline constexpr int kOutputThreads = 384;
 
 struct OutputItem {
-  int head;          ///< its first value head; -1: there is nothing left
-  int chunk;         ///< the even one, of all sequences
-  int row;           ///< its first token
-  int counts[2];     ///< tokens of the two chunks; 0: there is no odd one
+  int head;       ///< its first value head; -1: there is nothing left
+  int chunk;      ///< the even one, of all sequences
+  int row;        ///< its first token
+  int counts[2];  ///< tokens of the two chunks; 0: there is no odd one
   int is_event[2];
 };
 
@@ -44,8 +46,8 @@ enum OutputSignal : int { kEvenOnly = 1, kOddOnly, kEvenReady, kCrossDone };
 struct OutputPlan {
   OutputItem item;
   int sequence, group;
-  int from, to;     ///< chunks of the sequence since the state was stored
-  int needed[2];    ///< of the walk's progress: U' of events, states
+  int from, to;   ///< chunks of the sequence since the state was stored
+  int needed[2];  ///< of the walk's progress: U' of events, states
   std::int64_t snapshot;
 };
 
@@ -54,7 +56,8 @@ __device__ __forceinline__ OutputPlan plan_item(const SparsePrefillArgs& a, int 
   OutputPlan plan;
   const int b = find_sequence(a.item_begin, a.select.sequence_count, index), n = a.key_heads;
   const SparseSelection s = selection_of(a.select, b);
-  const int chunks = a.select.chunk_count(b), pairs = a.select.pair_count(b), high = s.tier_rows[0], medium = s.tier_rows[1];
+  const int chunks = a.select.chunk_count(b), pairs = a.select.pair_count(b), high = s.tier_rows[0],
+            medium = s.tier_rows[1];
   int place = index - a.item_begin[b], first = high + medium, rows = n - first;
   if (place >= rows * pairs) place -= rows * pairs, first = high, rows = medium;
   if (first == high && place >= rows * pairs) place -= rows * pairs, first = 0, rows = high;
@@ -71,7 +74,8 @@ __device__ __forceinline__ OutputPlan plan_item(const SparsePrefillArgs& a, int 
   plan.from = s.entry_event[at] + 1, plan.to = even;
   plan.needed[0] = s.entry_count[at] + plan.item.is_event[0] + plan.item.is_event[1];
   plan.needed[1] = s.entry_snapshot[at] + 2;
-  plan.snapshot = static_cast<std::int64_t>(a.snapshot_begin[b] + s.first_snapshot[group] + 1 + s.entry_snapshot[at]) * a.per_group();
+  plan.snapshot = static_cast<std::int64_t>(a.snapshot_begin[b] + s.first_snapshot[group] + 1 + s.entry_snapshot[at]) *
+                  a.per_group();
   return plan;
 }
 
@@ -82,18 +86,20 @@ __device__ __forceinline__ int take_item(const SparsePrefillArgs& a, int lane) {
 }
 
 /// 64 rows of one head's columns of an item's chunks.
-__device__ __forceinline__ void load_chunks(const CUtensorMap* even, const CUtensorMap* odd, const OutputItem& item, int head, unsigned char* to,
-                                            std::uint32_t full) {
+__device__ __forceinline__ void load_chunks(const CUtensorMap* even, const CUtensorMap* odd, const OutputItem& item,
+                                            int head, unsigned char* to, std::uint32_t full) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if (i >= 2 && item.counts[1] == 0) break;
-    load_tile(shared_address(to) + i * kTileBytes, i < 2 ? even : odd, head * kDim + 64 * (i % 2), item.row + i / 2 * kChunk, full);
+    load_tile(shared_address(to) + i * kTileBytes, i < 2 ? even : odd, head * kDim + 64 * (i % 2),
+              item.row + i / 2 * kChunk, full);
   }
 }
 
 /// Sum over the gap, and a wait until the walk of both halves has come far enough. All lanes.
 __device__ __forceinline__ float await_state(const SparsePrefillArgs& a, const OutputPlan& plan, int head, int lane) {
-  const float* gamma = a.select.s.gamma + static_cast<std::int64_t>(a.select.chunk_begin[plan.sequence]) * a.value_heads + head;
+  const float* gamma =
+      a.select.s.gamma + static_cast<std::int64_t>(a.select.chunk_begin[plan.sequence]) * a.value_heads + head;
   float gap = 0;
   for (int c = plan.from + lane; c < plan.to; c += 32) gap += gamma[static_cast<std::int64_t>(c) * a.value_heads];
 #pragma unroll
@@ -142,10 +148,13 @@ __device__ __forceinline__ void load_items(const SparsePrefillArgs& a, OutputSha
         barrier_wait(shared_address(&shared.v_empty[stage]), stage_parity);
         shared.gap[stage] = gap;
         barrier_expect(full, tiles * kTileBytes + kSnapshotBytes + tiles / 2 * kDecayBytes);
-        load_chunks(item.is_event[0] ? &a.out : &a.v, item.is_event[1] ? &a.out : &a.v, item, head, shared.v[stage], full);
-        load_bytes(shared_address(shared.s[stage]), a.work.snapshots + (plan.snapshot + h) * kSnapshotBytes, kSnapshotBytes, full);
+        load_chunks(item.is_event[0] ? &a.out : &a.v, item.is_event[1] ? &a.out : &a.v, item, head, shared.v[stage],
+                    full);
+        load_bytes(shared_address(shared.s[stage]), a.work.snapshots + (plan.snapshot + h) * kSnapshotBytes,
+                   kSnapshotBytes, full);
         for (int i = 0; i < tiles / 2; ++i) {
-          load_bytes(shared_address(shared.decay[stage][i]), a.work.decay + (static_cast<std::int64_t>(item.chunk + i) * a.value_heads + head) * kChunk,
+          load_bytes(shared_address(shared.decay[stage][i]),
+                     a.work.decay + (static_cast<std::int64_t>(item.chunk + i) * a.value_heads + head) * kChunk,
                      kDecayBytes, full);
         }
       }
@@ -167,13 +176,17 @@ __device__ __forceinline__ void load_items(const SparsePrefillArgs& a, OutputSha
 struct InverseRow {
   uint4 own, left;
 };
-__device__ __forceinline__ InverseRow load_inverse(const SparsePrefillArgs& a, int chunk, int head, int warp, int lane) {
-  const uint4* from = a.work.inverse + ((static_cast<std::int64_t>(chunk) * a.value_heads + head) * kInverseBlocks + 2 * warp) * 32 + lane;
+__device__ __forceinline__ InverseRow load_inverse(const SparsePrefillArgs& a, int chunk, int head, int warp,
+                                                   int lane) {
+  const uint4* from = a.work.inverse +
+                      ((static_cast<std::int64_t>(chunk) * a.value_heads + head) * kInverseBlocks + 2 * warp) * 32 +
+                      lane;
   return {__ldg(from), warp > 0 ? __ldg(from - 32) : make_uint4(0, 0, 0, 0)};
 }
 
 /// U' = T' V of a skipped chunk, in the place of V. `only`: the barrier of this warpgroup.
-__device__ __forceinline__ void transform_values(const InverseRow& row, unsigned char* v, float (&u)[64], int only, int warp, int lane) {
+__device__ __forceinline__ void transform_values(const InverseRow& row, unsigned char* v, float (&u)[64], int only,
+                                                 int warp, int lane) {
   std::uint32_t words[4][4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -185,7 +198,8 @@ __device__ __forceinline__ void transform_values(const InverseRow& row, unsigned
   }
   products_begin();
 #pragma unroll
-  for (int i = 0; i < 4; ++i) multiply_64x128_rows(u, words[i], operand_transposed(shared_address(v) + 2048 * i), i > 0);
+  for (int i = 0; i < 4; ++i)
+    multiply_64x128_rows(u, words[i], operand_transposed(shared_address(v) + 2048 * i), i > 0);
   products_commit();
   products_wait<0>();
   pin(u);
@@ -209,7 +223,8 @@ __device__ __forceinline__ void multiply_keys(float (&d)[32], const unsigned cha
 }
 
 /// A of a chunk with itself: scale <q_i, k_j> 2^(g_i - g_j), j <= i.
-__device__ __forceinline__ void weigh_own(const float (&qk)[32], const float* g, float scale, int warp, int lane, std::uint32_t (&a)[4][4]) {
+__device__ __forceinline__ void weigh_own(const float (&qk)[32], const float* g, float scale, int warp, int lane,
+                                          std::uint32_t (&a)[4][4]) {
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     const int s = 8 * j + 2 * (lane % 4);
@@ -229,9 +244,10 @@ __device__ __forceinline__ void weigh_own(const float (&qk)[32], const float* g,
   }
 }
 
-/// A of the odd chunk with the even one: rows scaled by 2^(g of the odd chunk), columns by 2^(gamma - g) of the even one.
-__device__ __forceinline__ void weigh_cross(const float (&qk)[32], const float* even, const float* odd, float scale, int warp, int lane,
-                                            std::uint32_t (&a)[4][4]) {
+/// A of the odd chunk with the even one: rows scaled by 2^(g of the odd chunk), columns by 2^(gamma - g) of the even
+/// one.
+__device__ __forceinline__ void weigh_cross(const float (&qk)[32], const float* even, const float* odd, float scale,
+                                            int warp, int lane, std::uint32_t (&a)[4][4]) {
   const float gamma = even[kChunk - 1];
   float row[2];
 #pragma unroll
@@ -241,18 +257,20 @@ __device__ __forceinline__ void weigh_cross(const float (&qk)[32], const float* 
     const float2 g = *reinterpret_cast<const float2*>(even + 8 * j + 2 * (lane % 4));
     const float first = exp2_fast(gamma - g.x), second = exp2_fast(gamma - g.y);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) a[j / 2][j % 2 * 2 + r] = pack_bf16(row[r] * first * qk[4 * j + 2 * r], row[r] * second * qk[4 * j + 2 * r + 1]);
+    for (int r = 0; r < 2; ++r)
+      a[j / 2][j % 2 * 2 + r] = pack_bf16(row[r] * first * qk[4 * j + 2 * r], row[r] * second * qk[4 * j + 2 * r + 1]);
   }
 }
 
-__device__ __forceinline__ void multiply_deltas(float (&o)[64], const std::uint32_t (&a)[4][4], const unsigned char* u) {
+__device__ __forceinline__ void multiply_deltas(float (&o)[64], const std::uint32_t (&a)[4][4],
+                                                const unsigned char* u) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) multiply_64x128_rows(o, a[i], operand_transposed(shared_address(u) + 2048 * i), 1);
 }
 
 /// Outputs by way of the chunk's tiles of values; a warp owns 16 rows, and writes whole lines.
-__device__ __forceinline__ void store_outputs(const SparsePrefillArgs& a, const float (&o)[64], unsigned char* tile, int row, int count, int head,
-                                              int warp, int lane) {
+__device__ __forceinline__ void store_outputs(const SparsePrefillArgs& a, const float (&o)[64], unsigned char* tile,
+                                              int row, int count, int head, int warp, int lane) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     std::uint32_t rounded[4];
@@ -272,7 +290,8 @@ __device__ __forceinline__ void store_outputs(const SparsePrefillArgs& a, const 
   }
 }
 
-/// The even (kOdd = 0) or odd chunk of every item that this block takes. Where there is no odd one, its warpgroup multiplies what
+/// The even (kOdd = 0) or odd chunk of every item that this block takes. Where there is no odd one, its warpgroup
+/// multiplies what
 /// lies in the tiles and stores nothing.
 template <int kOdd>
 __device__ __forceinline__ void run_chunks(const SparsePrefillArgs& a, OutputShared& shared, int thread) {
@@ -371,7 +390,8 @@ __device__ __forceinline__ void run_chunks(const SparsePrefillArgs& a, OutputSha
   }
 }
 
-__global__ void __launch_bounds__(kOutputThreads, 1) sparse_outputs_kernel(const __grid_constant__ SparsePrefillArgs a) {
+__global__ void __launch_bounds__(kOutputThreads, 1)
+    sparse_outputs_kernel(const __grid_constant__ SparsePrefillArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   OutputShared& shared = *reinterpret_cast<OutputShared*>(memory);
   const int thread = threadIdx.x;

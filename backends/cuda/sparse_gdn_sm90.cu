@@ -1,11 +1,11 @@
 // sparse_gdn on sm_90: stages 1, 3 and 4 of SparseGDN on tensor cores, the shared selector between them.
 //   intra    every chunk at once: T' = M^-1 diag(beta) in 7 blocks, decays, scores
-//   select   four small kernels of the shared source
+//   select   the small kernels of the shared source
 //   events   the walks over the kept chunks, U' in the rows of the outputs, the states that outputs read
 //   outputs  starts once every walk has started, and follows them
 // Scratch: T' (3.5 KB a chunk and value head) and states, bounded by the most that any choice of tiers can keep.
-// Takes bf16, K = V = 128, HV / HK <= 4, 16-byte aligned rows, the 7-block inverse; the rest, and calls that trace, go to the
-// shared operator.
+// Takes bf16, K = V = 128, HV / HK <= 4, 16-byte aligned rows, the 7-block inverse; the rest, and calls that trace, go
+// to the shared operator.
 #include "backends/cuda/cuda_overrides.h"
 #include "backends/cuda/sparse_gdn_events_sm90.cuh"
 #include "backends/cuda/sparse_gdn_intra_sm90.cuh"
@@ -27,9 +27,9 @@ bool is_aligned(const ConstRows& rows) {
 /// What these kernels take: known when the scratch is planned.
 bool takes(const SparseGdnArgs& a) {
   const DeltaRuleArgs& d = a.delta;
-  return d.dtype == DType::kBF16 && d.key_dim == kDim && d.value_dim == kDim && d.key_heads > 0 && d.value_heads % d.key_heads == 0 &&
-         d.value_heads / d.key_heads <= kMaxHeadsPerKey && !a.full_inverse && !a.trace && is_aligned(d.q) && is_aligned(d.k) && is_aligned(d.v) &&
-         is_aligned(d.out);
+  return d.dtype == DType::kBF16 && d.key_dim == kDim && d.value_dim == kDim && d.key_heads > 0 &&
+         d.value_heads % d.key_heads == 0 && d.value_heads / d.key_heads <= kMaxHeadsPerKey && !a.full_inverse &&
+         !a.trace && is_aligned(d.q) && is_aligned(d.k) && is_aligned(d.v) && is_aligned(d.out);
 }
 
 /// True when every device of this process is of major version 9.
@@ -46,7 +46,8 @@ bool has_only_sm90() {
   return is_so;
 }
 
-/// Places for states that a sequence of C chunks can need: an entry state a pair of a high row, one an event of others, and the
+/// Places for states that a sequence of C chunks can need: an entry state a pair of a high row, one an event of others,
+/// and the
 /// initial ones. The largest share of any choice of tiers is in hundredths of chunks.
 std::int64_t snapshot_places(const SparseGdnArgs& a, std::int64_t chunks, std::int64_t sequences) {
   const int n = a.delta.key_heads;
@@ -58,7 +59,8 @@ std::int64_t snapshot_places(const SparseGdnArgs& a, std::int64_t chunks, std::i
   if (a.policy == SparsePolicy::kAll || a.policy == SparsePolicy::kGiven) {
     consider(n, 0);
   } else if (a.policy == SparsePolicy::kFixed) {
-    const int high = static_cast<int>(round_half_even(3LL * n, 16)), medium = static_cast<int>(round_half_even(4LL * n, 16));
+    const int high = static_cast<int>(round_half_even(3LL * n, 16)),
+              medium = static_cast<int>(round_half_even(4LL * n, 16));
     consider(high < 1 ? 1 : high, medium < n - 1 ? medium : n - 1);
   } else {
     for (int high = 1; high <= most_high(n); ++high) {
@@ -71,14 +73,18 @@ std::int64_t snapshot_places(const SparseGdnArgs& a, std::int64_t chunks, std::i
 
 SparseWork carve(const SparseGdnArgs& a, SparseSelection* selection, ScratchLayout& layout) {
   const DeltaRuleArgs& d = a.delta;
-  const auto sequences = static_cast<std::size_t>(d.batch.sequence_count < kSelectSequences ? d.batch.sequence_count : kSelectSequences);
-  const std::size_t chunks = static_cast<std::size_t>(d.batch.token_count) / kChunk + sequences, cells = chunks * static_cast<std::size_t>(d.value_heads);
-  const auto places = static_cast<std::size_t>(snapshot_places(a, static_cast<std::int64_t>(chunks), static_cast<std::int64_t>(sequences)));
+  const auto sequences =
+      static_cast<std::size_t>(d.batch.sequence_count < kSelectSequences ? d.batch.sequence_count : kSelectSequences);
+  const std::size_t chunks = static_cast<std::size_t>(d.batch.token_count) / kChunk + sequences,
+                    cells = chunks * static_cast<std::size_t>(d.value_heads);
+  const auto places = static_cast<std::size_t>(
+      snapshot_places(a, static_cast<std::int64_t>(chunks), static_cast<std::int64_t>(sequences)));
   *selection = carve_sparse_selection(d.key_heads, d.value_heads, static_cast<int>(sequences), chunks, layout);
   SparseWork work;
   work.inverse = layout.take<uint4>(cells * kInverseBlocks * 32);
   work.decay = layout.take<float>(cells * kChunk);
-  work.snapshots = layout.take<unsigned char>(places * static_cast<std::size_t>(d.value_heads / d.key_heads) * kSnapshotBytes);
+  work.snapshots =
+      layout.take<unsigned char>(places * static_cast<std::size_t>(d.value_heads / d.key_heads) * kSnapshotBytes);
   work.progress = layout.take<int>(sequences * static_cast<std::size_t>(d.value_heads) * 4 + 1);
   work.next_item = work.progress + sequences * static_cast<std::size_t>(d.value_heads) * 4;
   return work;
@@ -120,25 +126,29 @@ void place_sequences(const SparseGdnArgs& a, SparsePrefillArgs& args, int first,
 void launch_intra(const Launcher& launcher, const SparsePrefillArgs& args) {
   const int items = args.select.chunk_begin[args.select.sequence_count] * args.key_heads;
   const int blocks = launcher.device().properties.multiprocessors * kIntraBlocksPerProcessor;
-  launcher(sparse_intra_kernel, dim3(static_cast<unsigned>(items < blocks ? items : blocks)), dim3(128), sizeof(IntraShared), args);
+  launcher(sparse_intra_kernel, dim3(static_cast<unsigned>(items < blocks ? items : blocks)), dim3(128),
+           sizeof(IntraShared), args);
 }
 
 void clear_progress(const Launcher& launcher, const SparsePrefillArgs& args) {
-  launcher.zero(args.work.progress, sizeof(int) * (static_cast<std::size_t>(args.work.next_item - args.work.progress) + 1));
+  launcher.zero(args.work.progress,
+                sizeof(int) * (static_cast<std::size_t>(args.work.next_item - args.work.progress) + 1));
 }
 
 template <Walk kWalk = kEventRows>
 void launch_events(const Launcher& launcher, const SparsePrefillArgs& args) {
   const int blocks = args.select.sequence_count * args.value_heads * 2;
-  launcher(sparse_events_kernel<kWalk>, dim3(static_cast<unsigned>(blocks)), dim3(kEventThreads), sizeof(EventShared), args);
+  launcher(sparse_events_kernel<kWalk>, dim3(static_cast<unsigned>(blocks)), dim3(kEventThreads), sizeof(EventShared),
+           args);
 }
 
 void launch_outputs(const Launcher& launcher, const SparsePrefillArgs& args) {
-  const int items = args.item_begin[args.select.sequence_count], processors = launcher.device().properties.multiprocessors;
+  const int items = args.item_begin[args.select.sequence_count],
+            processors = launcher.device().properties.multiprocessors;
   if (launcher.queue().error != kSuccess) return;
   note_error(launcher.queue(), allow_shared_memory(sparse_outputs_kernel, sizeof(OutputShared)), "sparse_gdn");
-  launch_early(sparse_outputs_kernel, dim3(static_cast<unsigned>(items < processors ? items : processors)), dim3(kOutputThreads), sizeof(OutputShared),
-               launcher.stream(), args);
+  launch_early(sparse_outputs_kernel, dim3(static_cast<unsigned>(items < processors ? items : processors)),
+               dim3(kOutputThreads), sizeof(OutputShared), launcher.stream(), args);
   note_error(launcher.queue(), last_error(), "sparse_gdn");
 }
 
@@ -146,8 +156,10 @@ void launch_outputs(const Launcher& launcher, const SparsePrefillArgs& args) {
 bool describe(const SparseGdnArgs& a, void* scratch, SparsePrefillArgs* args) {
   const DeltaRuleArgs& d = a.delta;
   const std::int64_t tokens = d.batch.token_count;
-  if (!encode_rows(&args->q, d.q, tokens, d.key_heads * kDim) || !encode_rows(&args->k, d.k, tokens, d.key_heads * kDim) ||
-      !encode_rows(&args->v, d.v, tokens, d.value_heads * kDim) || !encode_rows(&args->v_tail, d.v, tokens, d.value_heads * kDim, 32) ||
+  if (!encode_rows(&args->q, d.q, tokens, d.key_heads * kDim) ||
+      !encode_rows(&args->k, d.k, tokens, d.key_heads * kDim) ||
+      !encode_rows(&args->v, d.v, tokens, d.value_heads * kDim) ||
+      !encode_rows(&args->v_tail, d.v, tokens, d.value_heads * kDim, 32) ||
       !encode_rows(&args->out, d.out, tokens, d.value_heads * kDim)) {
     return false;
   }
@@ -169,7 +181,8 @@ void run_prefill(BackendQueue* queue, const SparseGdnArgs& a, void* scratch) {
   const Batch& batch = a.delta.batch;
   SparsePrefillArgs args = {};
   if (batch.token_count == 0) return;
-  if (!describe(a, scratch, &args)) return note_error(launcher.queue(), cudaErrorInvalidValue, "sparse_gdn: describing the rows");
+  if (!describe(a, scratch, &args))
+    return note_error(launcher.queue(), cudaErrorInvalidValue, "sparse_gdn: describing the rows");
   for (int first = 0; first < batch.sequence_count; first += kSelectSequences) {
     const int left = batch.sequence_count - first;
     place_sequences(a, args, first, left < kSelectSequences ? left : kSelectSequences);

@@ -1,4 +1,5 @@
-// SparseGDN prefill (spec 3) in its five stages, each sequence by itself. General and exact in its decisions; not yet fast.
+// SparseGDN prefill (spec 3) in its five stages, each sequence by itself. General and exact in its decisions; not yet
+// fast.
 #include "backends/gpu/gpu_launch.h"
 #include "backends/gpu/kernels/sparse_gdn_events.cuh"
 #include "backends/gpu/kernels/sparse_gdn_intra.cuh"
@@ -15,7 +16,8 @@ constexpr unsigned kThreads = 256;
 __global__ void save_initial_kernel(SparseGdnStage stage) {
   const std::int64_t matrix = static_cast<std::int64_t>(stage.call.delta.key_dim) * stage.call.delta.value_dim;
   const float* from = stage.call.delta.states[stage.sequence] + blockIdx.x * matrix;
-  for (std::int64_t i = threadIdx.x; i < matrix; i += blockDim.x) stage.scratch.initial[blockIdx.x * matrix + i] = from[i];
+  for (std::int64_t i = threadIdx.x; i < matrix; i += blockDim.x)
+    stage.scratch.initial[blockIdx.x * matrix + i] = from[i];
 }
 
 struct TraceFloatsArgs {
@@ -54,7 +56,8 @@ __global__ void trace_inverse_kernel(TraceSnapshotsArgs args) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, cell = i / kSize;
   if (cell >= static_cast<std::int64_t>(stage.chunk_count) * stage.call.delta.value_heads) return;
   const int block = static_cast<int>(i % kSize) / (kBlock * kBlock), row = (block + 1) / 2, column = row - block % 2;
-  const int p = row * kBlock + static_cast<int>(i) / kBlock % kBlock, q = column * kBlock + static_cast<int>(i) % kBlock;
+  const int p = row * kBlock + static_cast<int>(i) / kBlock % kBlock,
+            q = column * kBlock + static_cast<int>(i) % kBlock;
   args.to[i] = inverse_at(stage, stage.scratch.inverse + cell * stage.inverse_size(), p, q);
 }
 
@@ -68,7 +71,8 @@ void trace(const Launcher& launcher, float* to, const double* from, std::int64_t
 
 void trace_selection(const Launcher& launcher, const SparseGdnStage& stage, const SparseGdnTrace& to) {
   const SparseGdnScratch& from = stage.scratch;
-  const std::int64_t n = stage.groups(), chunks = stage.chunk_count, heads = stage.call.delta.value_heads, pairs = stage.pairs();
+  const std::int64_t n = stage.groups(), chunks = stage.chunk_count, heads = stage.call.delta.value_heads,
+                     pairs = stage.pairs();
   trace(launcher, to.rank, from.rank, n * chunks);
   trace(launcher, to.order, from.order, n * chunks);
   trace(launcher, to.retention, from.retention, heads);
@@ -92,9 +96,11 @@ void trace_intra(const Launcher& launcher, const SparseGdnStage& stage, const Sp
   const std::int64_t cells = std::int64_t{stage.chunk_count} * stage.call.delta.value_heads;
   trace(launcher, to.scores, stage.scratch.scores, cells);
   trace(launcher, to.gamma_log2, stage.scratch.gamma, cells);
-  trace(launcher, to.u, stage.scratch.u, std::int64_t{stage.token_count} * stage.call.delta.value_heads * stage.call.delta.value_dim);
+  trace(launcher, to.u, stage.scratch.u,
+        std::int64_t{stage.token_count} * stage.call.delta.value_heads * stage.call.delta.value_dim);
   if (to.inverse_blocks) {
-    launch_elements(launcher, trace_inverse_kernel, cells * kBlockCount * kBlock * kBlock, TraceSnapshotsArgs{stage, to.inverse_blocks});
+    launch_elements(launcher, trace_inverse_kernel, cells * kBlockCount * kBlock * kBlock,
+                    TraceSnapshotsArgs{stage, to.inverse_blocks});
   }
 }
 
@@ -106,7 +112,8 @@ void select(const Launcher& launcher, const SparseGdnStage& stage) {
   args.policy = call.policy, args.seed = call.seed;
   args.dtype = call.delta.dtype, args.gate = call.gate, args.norm_weight = call.norm_weight;
   args.given_mask = call.given_mask, args.given_tier = call.given_tier;
-  args.group_count = call.delta.key_heads, args.head_count = call.delta.value_heads, args.value_dim = call.delta.value_dim;
+  args.group_count = call.delta.key_heads, args.head_count = call.delta.value_heads,
+  args.value_dim = call.delta.value_dim;
   args.sequence_count = 1;
   args.s = stage.scratch;
   args.token_begin[0] = stage.first_token, args.token_begin[1] = stage.first_token + stage.token_count;
@@ -121,24 +128,31 @@ void run_sequence(const Launcher& launcher, const SparseGdnStage& stage) {
   launcher(sparse_intra_kernel, dim3(chunks, heads), dim3(kThreads), intra_shared_bytes(d.key_dim), stage);
   if (stage.call.trace) trace_intra(launcher, stage, *stage.call.trace);
   select(launcher, stage);
-  launcher(walk_events_kernel, dim3(static_cast<unsigned>((d.value_dim + kEventColumns - 1) / kEventColumns), heads), dim3(kThreads),
-           event_shared_bytes(d.key_dim), stage);
-  launcher(pair_outputs_kernel, dim3(static_cast<unsigned>(stage.pairs()), heads), dim3(kThreads), output_shared_bytes(d.key_dim), stage);
+  launcher(walk_events_kernel, dim3(static_cast<unsigned>((d.value_dim + kEventColumns - 1) / kEventColumns), heads),
+           dim3(kThreads), event_shared_bytes(d.key_dim), stage);
+  launcher(pair_outputs_kernel, dim3(static_cast<unsigned>(stage.pairs()), heads), dim3(kThreads),
+           output_shared_bytes(d.key_dim), stage);
   if (!stage.call.trace) return;
   trace_selection(launcher, stage, *stage.call.trace);
-  trace(launcher, stage.call.trace->u_new, stage.scratch.u, std::int64_t{stage.token_count} * d.value_heads * d.value_dim);
-  if (stage.call.trace->snapshots) launcher(trace_snapshots_kernel, dim3(1), dim3(kThreads), 0, TraceSnapshotsArgs{stage, stage.call.trace->snapshots});
+  trace(launcher, stage.call.trace->u_new, stage.scratch.u,
+        std::int64_t{stage.token_count} * d.value_heads * d.value_dim);
+  if (stage.call.trace->snapshots)
+    launcher(trace_snapshots_kernel, dim3(1), dim3(kThreads), 0,
+             TraceSnapshotsArgs{stage, stage.call.trace->snapshots});
 }
 
 const char* unsupported_reason(const SparseGdnArgs& args) {
   const DeltaRuleArgs& d = args.delta;
   const char* name = "sparse_gdn";
   return first_reason({require_activations(name, d.dtype), require_heads(name, d.key_heads, d.value_heads),
-                       require_range(name, "key_dim", d.key_dim, 1, 256), require_range(name, "value_dim", d.value_dim, 1, 65536),
+                       require_range(name, "key_dim", d.key_dim, 1, 256),
+                       require_range(name, "value_dim", d.value_dim, 1, 65536),
                        require_range(name, "value head count", d.value_heads, 1, 65535)});
 }
 
-std::size_t scratch_bytes(const SparseGdnArgs& args) { return carve_sparse_gdn(args, args.delta.batch.token_count, nullptr).size_bytes; }
+std::size_t scratch_bytes(const SparseGdnArgs& args) {
+  return carve_sparse_gdn(args, args.delta.batch.token_count, nullptr).size_bytes;
+}
 
 void run(BackendQueue* queue, const SparseGdnArgs& args, void* scratch) {
   const Launcher launcher(queue, "sparse_gdn");
@@ -146,7 +160,8 @@ void run(BackendQueue* queue, const SparseGdnArgs& args, void* scratch) {
   for (std::int32_t b = 0; b < batch.sequence_count; ++b) {
     const std::int32_t first = batch.offsets_host[b], count = batch.offsets_host[b + 1] - first;
     if (count == 0) continue;
-    run_sequence(launcher, {args, carve_sparse_gdn(args, count, scratch), b, first, count, (count + kChunk - 1) / kChunk});
+    run_sequence(launcher,
+                 {args, carve_sparse_gdn(args, count, scratch), b, first, count, (count + kChunk - 1) / kChunk});
   }
 }
 
@@ -158,7 +173,8 @@ void select_sparse_gdn(const Launcher& launcher, const SparseSelectArgs& args) {
   for (int b = 0; b < args.sequence_count; ++b) longest = args.chunk_count(b) > longest ? args.chunk_count(b) : longest;
   const auto tiles = static_cast<unsigned>((longest + kSelectThreads - 1) / kSelectThreads);
   if (!args.is_given()) {
-    launcher(measure_heads_kernel, dim3(static_cast<unsigned>(args.head_count), sequences), dim3(kSelectThreads), 0, args);
+    launcher(measure_heads_kernel, dim3(static_cast<unsigned>(args.head_count), sequences), dim3(kSelectThreads), 0,
+             args);
     if (longest <= kSortedChunks) {
       unsigned size = 64;
       while (static_cast<int>(size) < longest) size *= 2;

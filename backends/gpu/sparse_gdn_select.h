@@ -1,4 +1,5 @@
-// Stages 2 and 3 of a SparseGDN prefill, for the general form and for the tuned ones: from scores and gates to event rows.
+// Stages 2 and 3 of a SparseGDN prefill, for the general form and for the tuned ones: from scores and gates to event
+// rows.
 #pragma once
 
 #include "backends/gpu/gpu_device.h"

@@ -1,7 +1,6 @@
-// gpu_sparse_gdn_stages [TOKENS]: the stages of the sm_90a SparseGDN prefill one by one, and without one saving at a time, on
-// the same masks. 16 key and 32 value heads of 128, bf16. The operator's source is included, to call its stages.
-#include "backends/cuda/sparse_gdn_sm90.cu"
-
+// gpu_sparse_gdn_stages [TOKENS]: the stages of the sm_90a SparseGDN prefill one by one, and without one saving at a
+// time, on the same masks. 16 key and 32 value heads of 128, bf16. The operator's source is included, to call
+// its stages.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "backends/cuda/sparse_gdn_sm90.cu"
 #include "backends/gpu/gpu_backend.h"
 
 namespace cairn::gpu {
@@ -33,9 +33,13 @@ T* allocate(std::size_t count) {
 template <class T>
 T* upload(const std::vector<T>& base, std::size_t count) {
   T* memory = allocate<T>(count);
-  require(cudaMemcpy(memory, base.data(), std::min(count, base.size()) * sizeof(T), cudaMemcpyHostToDevice) == cudaSuccess, "upload");
+  require(
+      cudaMemcpy(memory, base.data(), std::min(count, base.size()) * sizeof(T), cudaMemcpyHostToDevice) == cudaSuccess,
+      "upload");
   for (std::size_t i = base.size(); i < count; i += base.size()) {
-    require(cudaMemcpy(memory + i, memory, std::min(count - i, base.size()) * sizeof(T), cudaMemcpyDeviceToDevice) == cudaSuccess, "repeat");
+    require(cudaMemcpy(memory + i, memory, std::min(count - i, base.size()) * sizeof(T), cudaMemcpyDeviceToDevice) ==
+                cudaSuccess,
+            "repeat");
   }
   require(cudaDeviceSynchronize() == cudaSuccess, "upload");
   return memory;
@@ -84,7 +88,8 @@ SparseGdnArgs make_call(int tokens, std::vector<std::int32_t>* offsets) {
   d.batch = {1, tokens, upload(*offsets, 2), offsets->data()};
   d.key_heads = kKeyHeads, d.value_heads = kValueHeads, d.key_dim = d.value_dim = kDim;
   d.scale = 1 / std::sqrt(128.0f);
-  d.q = {upload(rows[0], n * kKeyHeads * kDim), kKeyHeads * kDim}, d.k = {upload(rows[1], n * kKeyHeads * kDim), kKeyHeads * kDim};
+  d.q = {upload(rows[0], n * kKeyHeads * kDim), kKeyHeads * kDim},
+  d.k = {upload(rows[1], n * kKeyHeads * kDim), kKeyHeads * kDim};
   d.v = {upload(values, n * kValueHeads * kDim), kValueHeads * kDim};
   d.out = {allocate<std::uint16_t>(n * kValueHeads * kDim), kValueHeads * kDim};
   d.log_decay = upload(g, n * kValueHeads), d.beta = upload(beta, n * kValueHeads);
@@ -126,7 +131,8 @@ __global__ void __launch_bounds__(128) form_corrections_kernel(const __grid_cons
   using namespace sm90;
   extern __shared__ __align__(1024) unsigned char memory[];
   const SparsePrefillArgs& a = args.prefill;
-  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, chunk = blockIdx.x, head = blockIdx.y, group = head / a.per_group();
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, chunk = blockIdx.x, head = blockIdx.y,
+            group = head / a.per_group();
   if (args.only_events && !a.select.s.mask[static_cast<std::int64_t>(group) * a.select.chunk_begin[1] + chunk]) return;
   unsigned char* w = memory + 2 * kTileBytes;
   const std::uint32_t full = shared_address(memory + 4 * kTileBytes);
@@ -134,7 +140,8 @@ __global__ void __launch_bounds__(128) form_corrections_kernel(const __grid_cons
     barrier_init(full, 1);
     fence_barrier_init();
     barrier_expect(full, 2 * kTileBytes);
-    for (int i = 0; i < 2; ++i) load_tile(shared_address(memory) + i * kTileBytes, &a.k, group * kDim + 64 * i, chunk * kChunk, full);
+    for (int i = 0; i < 2; ++i)
+      load_tile(shared_address(memory) + i * kTileBytes, &a.k, group * kDim + 64 * i, chunk * kChunk, full);
   }
   const std::int64_t cell = static_cast<std::int64_t>(chunk) * a.value_heads + head;
   const InverseRow row = load_inverse(a, chunk, head, warp, lane);
@@ -150,7 +157,8 @@ __global__ void __launch_bounds__(128) form_corrections_kernel(const __grid_cons
   float sums[64];
   products_begin();
 #pragma unroll
-  for (int i = 0; i < 4; ++i) multiply_64x128_rows(sums, words[i], operand_transposed(shared_address(memory) + 2048 * i), i > 0);
+  for (int i = 0; i < 4; ++i)
+    multiply_64x128_rows(sums, words[i], operand_transposed(shared_address(memory) + 2048 * i), i > 0);
   products_commit();
   products_wait<0>();
   sm90::pin(sums);
@@ -175,7 +183,8 @@ __global__ void unmap_states_kernel(SparseSelectArgs a) {
   if (i < pairs * a.group_count) a.s.entry_snapshot[i] = i % pairs;
 }
 __global__ void place_all_states_kernel(SparseSelectArgs a) {
-  if (static_cast<int>(threadIdx.x) < a.group_count) a.s.first_snapshot[threadIdx.x] = static_cast<int>(threadIdx.x) * (a.pair_count(0) + 1);
+  if (static_cast<int>(threadIdx.x) < a.group_count)
+    a.s.first_snapshot[threadIdx.x] = static_cast<int>(threadIdx.x) * (a.pair_count(0) + 1);
 }
 
 struct Stages {
@@ -208,7 +217,8 @@ class Bench {
   Stages time_stages(const SparsePrefillArgs& args) {
     const Launcher run = launcher();
     const auto everything = [&] {
-      clear_progress(run, args), launch_intra(run, args), select_sparse_gdn(run, args.select), launch_events(run, args), launch_outputs(run, args);
+      clear_progress(run, args), launch_intra(run, args), select_sparse_gdn(run, args.select), launch_events(run, args),
+          launch_outputs(run, args);
     };
     Stages times = {};
     times.together = median_us(stream_, everything);
@@ -223,7 +233,9 @@ class Bench {
   double time_outputs(const SparsePrefillArgs& args) {
     const Launcher run = launcher();
     clear_progress(run, args);
-    require(set_async(args.work.progress, 0x7f, static_cast<std::size_t>(kValueHeads) * 4 * sizeof(int), stream_) == kSuccess, "progress");
+    require(set_async(args.work.progress, 0x7f, static_cast<std::size_t>(kValueHeads) * 4 * sizeof(int), stream_) ==
+                kSuccess,
+            "progress");
     return median_us(stream_, [&] {
       run.zero(args.work.next_item, sizeof(int));
       launch_outputs(run, args);
@@ -238,7 +250,8 @@ class Bench {
     std::vector<std::int32_t> rows(2);
     require(cudaMemcpy(rows.data(), sparse.select.s.tier_rows, 8, cudaMemcpyDeviceToHost) == cudaSuccess, "tiers");
     std::printf("T %d, keep %.1f %%, groups high %d medium %d low %d; us a layer\n", tokens_,
-                100.0 * std::count(mask.begin(), mask.end(), 1) / mask.size(), rows[0], rows[1], kKeyHeads - rows[0] - rows[1]);
+                100.0 * std::count(mask.begin(), mask.end(), 1) / mask.size(), rows[0], rows[1],
+                kKeyHeads - rows[0] - rows[1]);
     print("intra (+ select)", all.intra, kept.intra + kept.select, "paper 157.04 / 63.23 ms = 2.484, native with W");
     print("  intra alone", all.intra, kept.intra, "");
     std::printf("  %-28s %27.1f\n", "select", kept.select);
@@ -250,15 +263,20 @@ class Bench {
 
   void report_savings(const SparsePrefillArgs& sparse, const Stages& kept) {
     const Launcher run = launcher();
-    CorrectionArgs w = {sparse, allocate<unsigned char>(static_cast<std::size_t>(chunks_) * kValueHeads * 2 * sm90::kTileBytes), 0};
-    const auto form = [&] { run(form_corrections_kernel, dim3(static_cast<unsigned>(chunks_), kValueHeads), dim3(128), 4 * sm90::kTileBytes + 64, w); };
+    CorrectionArgs w = {
+        sparse, allocate<unsigned char>(static_cast<std::size_t>(chunks_) * kValueHeads * 2 * sm90::kTileBytes), 0};
+    const auto form = [&] {
+      run(form_corrections_kernel, dim3(static_cast<unsigned>(chunks_), kValueHeads), dim3(128),
+          4 * sm90::kTileBytes + 64, w);
+    };
     const double w_all = median_us(stream_, form);
     w.only_events = 1;
     const double w_events = median_us(stream_, form);
     print("W for all chunks / for events", w_all, w_events, "");
     const double sum = kept.intra + kept.events + kept.outputs;
     print("deferred W, of intra + H + O", sum + w_all, sum, "paper 1.336; the walk forms W beside its chain");
-    print("CSR rows, of H", median_us(stream_, [&] { launch_events<kVisitAllChunks>(run, sparse); }), kept.events, "paper 1.149");
+    print("CSR rows, of H", median_us(stream_, [&] { launch_events<kVisitAllChunks>(run, sparse); }), kept.events,
+          "paper 1.149");
     SparsePrefillArgs loose = sparse;
     run(place_all_states_kernel, dim3(1), dim3(32), 0, loose.select);
     const double all_states = median_us(stream_, [&] { launch_events<kStoreAllStates>(run, loose); });

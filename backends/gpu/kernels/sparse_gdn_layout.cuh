@@ -1,6 +1,7 @@
-// Stage 3 of SparseGDN: the masks, the rows of events, and which states the outputs read (spec 3.3): one snapshot right after
-// an event, if a later even chunk enters with it.
-//   Launch  grid (n, B), 256 threads: a block lays out one group; threads own runs of chunks, then of events, then of pairs
+// Stage 3 of SparseGDN: the masks, the rows of events, and which states the outputs read (spec 3.3): one snapshot right
+// after an event, if a later even chunk enters with it.
+//   Launch  grid (n, B), 256 threads: a block lays out one group; threads own runs of chunks, then of events, then of
+//             pairs
 #pragma once
 
 #include "backends/gpu/kernels/sparse_gdn_tiers.cuh"
@@ -15,10 +16,12 @@ __device__ inline std::uint64_t next_random(std::uint64_t* state) {
 }
 
 /// The group's events: a prefix of its order; `random` keeps the anchors and draws the others in order, by one thread.
-__device__ inline void mark_events(const SparseSelectArgs& a, const SparseSelection& s, int group, int chunks, std::uint8_t* mask) {
+__device__ inline void mark_events(const SparseSelectArgs& a, const SparseSelection& s, int group, int chunks,
+                                   std::uint8_t* mask) {
   const int thread = static_cast<int>(threadIdx.x);
   for (int c = thread; c < chunks; c += kSelectThreads) {
-    const bool is_given = a.policy == SparsePolicy::kGiven && a.given_mask[static_cast<std::int64_t>(group) * chunks + c] != 0;
+    const bool is_given =
+        a.policy == SparsePolicy::kGiven && a.given_mask[static_cast<std::int64_t>(group) * chunks + c] != 0;
     mask[c] = a.policy == SparsePolicy::kAll || is_given ? 1 : 0;
   }
   __syncthreads();
@@ -39,7 +42,8 @@ __device__ inline void mark_events(const SparseSelectArgs& a, const SparseSelect
   __syncthreads();
 }
 
-/// The sum of `value` over the threads before this one; `counts`: kSelectThreads ints of shared memory. *total: over all.
+/// The sum of `value` over the threads before this one; `counts`: kSelectThreads ints of shared memory. *total: over
+/// all.
 __device__ inline int sum_before(int value, int* counts, int* total) {
   const int thread = static_cast<int>(threadIdx.x);
   __syncthreads();
@@ -65,7 +69,8 @@ __device__ inline OwnRun own_run(int count) {
 }
 
 /// Numbers the events after which some even chunk enters before the next event has changed the state.
-__device__ inline int number_snapshots(const std::int32_t* chunk, int events, int chunks, std::int32_t* snapshot, int* counts) {
+__device__ inline int number_snapshots(const std::int32_t* chunk, int events, int chunks, std::int32_t* snapshot,
+                                       int* counts) {
   const OwnRun run = own_run(events);
   const auto is_read = [&](int i) {
     const int last = i + 1 < events ? chunk[i + 1] : chunks - 1;  // the state enters chunks up to here
@@ -80,7 +85,8 @@ __device__ inline int number_snapshots(const std::int32_t* chunk, int events, in
 
 __global__ void lay_out_events_kernel(SparseSelectArgs a) {
   __shared__ int counts[kSelectThreads];
-  const int group = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), chunks = a.chunk_count(b), pairs = a.pair_count(b);
+  const int group = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), chunks = a.chunk_count(b),
+            pairs = a.pair_count(b);
   if (chunks == 0) return;
   const SparseSelection s = selection_of(a, b);
   std::uint8_t* mask = s.mask + static_cast<std::int64_t>(group) * chunks;

@@ -9,12 +9,12 @@ inline constexpr int kBlock = 16, kBlockCount = 7;
 
 /// Between the stages; C chunks, n groups, R = ceil(C / 2) pairs of chunks.
 struct SparseGdnScratch : SparseSelection {
-  float* inverse;        ///< [C, HV, 7, 16, 16], or [C, HV, 64, 64] with the full inverse
-  float* cumulative;     ///< [C, HV, 64] inclusive log2-decays
-  float* u;              ///< [T, HV, V]: U, then U' where events were
-  float* output;         ///< [T, HV, V]: an odd chunk's output between its two sources
-  float* initial;        ///< [HV, K, V]: the state before the call
-  float* snapshots;      ///< [HV, R, K, V]: only the first snapshot_count of a head are used
+  float* inverse;     ///< [C, HV, 7, 16, 16], or [C, HV, 64, 64] with the full inverse
+  float* cumulative;  ///< [C, HV, 64] inclusive log2-decays
+  float* u;           ///< [T, HV, V]: U, then U' where events were
+  float* output;      ///< [T, HV, V]: an odd chunk's output between its two sources
+  float* initial;     ///< [HV, K, V]: the state before the call
+  float* snapshots;   ///< [HV, R, K, V]: only the first snapshot_count of a head are used
   std::size_t size_bytes;
 };
 
@@ -27,7 +27,9 @@ struct SparseGdnStage {
   __host__ __device__ int groups() const { return call.delta.key_heads; }
   __host__ __device__ int per_group() const { return call.delta.value_heads / call.delta.key_heads; }
   __host__ __device__ int pairs() const { return (chunk_count + 1) / 2; }
-  __host__ __device__ std::int64_t inverse_size() const { return call.full_inverse ? kChunk * kChunk : kBlockCount * kBlock * kBlock; }
+  __host__ __device__ std::int64_t inverse_size() const {
+    return call.full_inverse ? kChunk * kChunk : kBlockCount * kBlock * kBlock;
+  }
 };
 
 inline SparseGdnScratch carve_sparse_gdn(const SparseGdnArgs& args, std::int32_t token_count, void* scratch) {
@@ -38,7 +40,8 @@ inline SparseGdnScratch carve_sparse_gdn(const SparseGdnArgs& args, std::int32_t
   ScratchLayout layout(scratch);
   SparseGdnScratch s{};
   static_cast<SparseSelection&>(s) = carve_sparse_selection(d.key_heads, d.value_heads, 1, chunks, layout);
-  s.inverse = layout.take<float>(chunks * heads * (args.full_inverse ? kChunk * kChunk : kBlockCount * kBlock * kBlock));
+  s.inverse =
+      layout.take<float>(chunks * heads * (args.full_inverse ? kChunk * kChunk : kBlockCount * kBlock * kBlock));
   s.cumulative = layout.take<float>(chunks * heads * kChunk);
   s.u = layout.take<float>(static_cast<std::size_t>(token_count) * heads * static_cast<std::size_t>(d.value_dim));
   s.output = layout.take<float>(static_cast<std::size_t>(token_count) * heads * static_cast<std::size_t>(d.value_dim));
@@ -63,17 +66,21 @@ __device__ inline int first_kept(const SparseGdnStage& stage, int i) {
 }
 
 /// Rows of chunk c of one head into shared memory [64, dim]; zeros past the sequence's end.
-__device__ inline void load_chunk(const SparseGdnStage& stage, const ConstRows& rows, int c, int head, int dim, float* to) {
+__device__ inline void load_chunk(const SparseGdnStage& stage, const ConstRows& rows, int c, int head, int dim,
+                                  float* to) {
   for (int i = static_cast<int>(threadIdx.x); i < kChunk * dim; i += static_cast<int>(blockDim.x)) {
     const int t = c * kChunk + i / dim;
-    to[i] = t < stage.token_count
-                ? load(rows, stage.call.delta.dtype, stage.first_token + t, static_cast<std::int64_t>(head) * dim + i % dim)
-                : 0.0f;
+    to[i] = t < stage.token_count ? load(rows, stage.call.delta.dtype, stage.first_token + t,
+                                         static_cast<std::int64_t>(head) * dim + i % dim)
+                                  : 0.0f;
   }
 }
 
 __device__ inline float beta_at(const SparseGdnStage& stage, int t, int head) {
-  return t < stage.token_count ? stage.call.delta.beta[static_cast<std::int64_t>(stage.first_token + t) * stage.call.delta.value_heads + head] : 0.0f;
+  return t < stage.token_count
+             ? stage.call.delta
+                   .beta[static_cast<std::int64_t>(stage.first_token + t) * stage.call.delta.value_heads + head]
+             : 0.0f;
 }
 
 }  // namespace cairn::gpu

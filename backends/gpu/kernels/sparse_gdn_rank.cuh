@@ -36,7 +36,8 @@ __device__ inline double sum_samples(const SparseSelectArgs& a, int b, int head)
       const int sample = first + i * kSelectThreads, t = kChunk * (sample / 4) + 8 + 16 * (sample % 4);
       const int v = static_cast<int>(73LL * sample % a.value_dim);
       const bool is_inside = sample < count && t < tokens;
-      z[i] = is_inside ? load(a.gate, a.dtype, a.token_begin[b] + t, static_cast<std::int64_t>(head) * a.value_dim + v) : 0.0f;
+      z[i] = is_inside ? load(a.gate, a.dtype, a.token_begin[b] + t, static_cast<std::int64_t>(head) * a.value_dim + v)
+                       : 0.0f;
       weight[i] = is_inside ? a.norm_weight[v] : 0.0f;
     }
 #pragma unroll
@@ -50,7 +51,8 @@ __device__ inline double sum_samples(const SparseSelectArgs& a, int b, int head)
 
 __global__ void measure_heads_kernel(SparseSelectArgs a) {
   __shared__ double partial[kSelectThreads];
-  const int head = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), thread = static_cast<int>(threadIdx.x);
+  const int head = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y),
+            thread = static_cast<int>(threadIdx.x);
   const int chunks = a.chunk_count(b), heads = a.head_count, last = chunks < 16 ? chunks : 16;
   if (chunks == 0) return;
   const SparseSelection s = selection_of(a, b);
@@ -59,7 +61,8 @@ __global__ void measure_heads_kernel(SparseSelectArgs a) {
     const double score = s.scores[static_cast<std::int64_t>(c) * heads + head];
     square += score * score;
   }
-  if (thread < last) retained = exp2(static_cast<double>(s.gamma[static_cast<std::int64_t>(chunks - last + thread) * heads + head]));
+  if (thread < last)
+    retained = exp2(static_cast<double>(s.gamma[static_cast<std::int64_t>(chunks - last + thread) * heads + head]));
   if (a.gate.data) eta = sum_samples(a, b, head);
   square = block_sum_in_order(square, partial);
   const double r = block_sum_in_order(retained, partial) / last;
@@ -68,7 +71,9 @@ __global__ void measure_heads_kernel(SparseSelectArgs a) {
   const int powers = chunks - 2;  // L = r + ... + r^powers, in closed form
   s.norm[head] = sqrt(square);
   s.retention[head] = r;
-  s.lifetime[head] = powers <= 0 || r == 0 ? 0.0 : r == 1 ? static_cast<double>(powers) : r * -expm1(powers * log(r)) / (1 - r);
+  s.lifetime[head] = powers <= 0 || r == 0 ? 0.0
+                     : r == 1              ? static_cast<double>(powers)
+                                           : r * -expm1(powers * log(r)) / (1 - r);
   s.eta[head] = eta;
 }
 
@@ -94,10 +99,13 @@ __device__ inline std::int64_t rank_key(double rank, int chunks, int c) {
 __global__ void order_chunks_kernel(SparseSelectArgs a) {
   __shared__ std::int64_t keys[kSelectThreads];
   const int group = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z), chunks = a.chunk_count(b);
-  const int thread = static_cast<int>(threadIdx.x), own = static_cast<int>(blockIdx.x), c = own * kSelectThreads + thread;
+  const int thread = static_cast<int>(threadIdx.x), own = static_cast<int>(blockIdx.x),
+            c = own * kSelectThreads + thread;
   if (own * kSelectThreads >= chunks) return;
   const SparseSelection s = selection_of(a, b);
-  const auto key_of = [&](int chunk) { return rank_key(chunk < chunks ? rank_of(a, s, group, chunk) : 0, chunks, chunk); };
+  const auto key_of = [&](int chunk) {
+    return rank_key(chunk < chunks ? rank_of(a, s, group, chunk) : 0, chunks, chunk);
+  };
   const std::int64_t mine = key_of(c);
   int before = 0;
   for (int tile = 0; tile * kSelectThreads < chunks; ++tile) {
@@ -114,7 +122,8 @@ __global__ void order_chunks_kernel(SparseSelectArgs a) {
   s.order[static_cast<std::int64_t>(group) * chunks + place] = c;
 }
 
-/// Up to kSortedChunks: a block sorts one group's chunks in shared memory, a bitonic network over the next power of two.
+/// Up to kSortedChunks: a block sorts one group's chunks in shared memory, a bitonic network over the next power of
+/// two.
 __global__ void sort_chunks_kernel(SparseSelectArgs a) {
   const int group = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), chunks = a.chunk_count(b);
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);

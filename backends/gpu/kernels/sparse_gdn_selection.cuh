@@ -1,6 +1,6 @@
 // Stage 2 of SparseGDN, what its kernels share: the sequences, and the selector's tensors from scores to event rows.
-// One launch serves all sequences of a batch. With C chunks and n groups in sequence b, tensors of heads or groups of all
-// sequences lie one after another, tensors of chunks begin at chunk_begin[b], those of pairs at pair_begin(b).
+// One launch serves all sequences of a batch. With C chunks and n groups in sequence b, tensors of heads or groups of
+// all sequences lie one after another, tensors of chunks begin at chunk_begin[b], those of pairs at pair_begin(b).
 #pragma once
 
 #include "backends/gpu/kernels/any_element.cuh"
@@ -11,19 +11,20 @@ namespace cairn::gpu {
 inline constexpr int kChunk = 64, kSelectSequences = 128;  ///< of one launch
 
 struct SparseSelection {
-  float* scores;  ///< [C, HV] in
-  float* gamma;   ///< [C, HV] in: log2-decay of a whole chunk
-  double *norm, *retention, *lifetime, *visibility, *eta;          ///< [HV]
+  float* scores;                                                     ///< [C, HV] in
+  float* gamma;                                                      ///< [C, HV] in: log2-decay of a whole chunk
+  double *norm, *retention, *lifetime, *visibility, *eta;            ///< [HV]
   double *gain_low_medium, *gain_medium_high, *sorted, *separation;  ///< [n]
-  double* rank;                                                     ///< [n, C]
-  std::int32_t* order;                                              ///< [n, C]: place -> chunk
+  double* rank;                                                      ///< [n, C]
+  std::int32_t* order;                                               ///< [n, C]: place -> chunk
   std::int32_t *tier, *row_group, *by_gain, *rest, *snapshot_count;  ///< [n]
   std::int32_t* first_snapshot;  ///< [n]: where the group's room for snapshots begins, from the kept counts alone
   std::int32_t* row_ptr;         ///< [n + 1], from the sequence's first event
   std::int32_t* tier_rows;       ///< [2]: rows of tier high, of tier medium
   std::uint8_t* mask;            ///< [n, C]
-  std::int32_t *event_chunk, *event_snapshot;                ///< [n C]
-  std::int32_t *entry_event, *entry_snapshot, *entry_count;  ///< [n, ceil(C / 2)]: entry_count events lie before chunk 2 r
+  std::int32_t *event_chunk, *event_snapshot;  ///< [n C]
+  std::int32_t *entry_event, *entry_snapshot,
+      *entry_count;  ///< [n, ceil(C / 2)]: entry_count events lie before chunk 2 r
 };
 
 /// Sequences [first_sequence, first_sequence + sequence_count) of a call; token_begin holds rows of the batch.
@@ -50,30 +51,39 @@ __host__ __device__ inline int pair_begin(const int* chunk_begin, int b) { retur
 /// The tensors of sequence b alone.
 __host__ __device__ inline SparseSelection selection_of(const SparseSelectArgs& a, int b) {
   SparseSelection s = a.s;
-  const std::int64_t n = a.group_count, heads = a.head_count, chunks = a.chunk_begin[b], pairs = pair_begin(a.chunk_begin, b);
+  const std::int64_t n = a.group_count, heads = a.head_count, chunks = a.chunk_begin[b],
+                     pairs = pair_begin(a.chunk_begin, b);
   s.scores += chunks * heads, s.gamma += chunks * heads;
   s.norm += b * heads, s.retention += b * heads, s.lifetime += b * heads, s.visibility += b * heads, s.eta += b * heads;
   s.gain_low_medium += b * n, s.gain_medium_high += b * n, s.sorted += b * n, s.separation += b * n;
-  s.rank += n * chunks, s.order += n * chunks, s.mask += n * chunks, s.event_chunk += n * chunks, s.event_snapshot += n * chunks;
+  s.rank += n * chunks, s.order += n * chunks, s.mask += n * chunks, s.event_chunk += n * chunks,
+      s.event_snapshot += n * chunks;
   s.tier += b * n, s.row_group += b * n, s.by_gain += b * n, s.rest += b * n, s.snapshot_count += b * n;
   s.first_snapshot += b * n, s.row_ptr += b * (n + 1), s.tier_rows += 2 * b;
   s.entry_event += n * pairs, s.entry_snapshot += n * pairs, s.entry_count += n * pairs;
   return s;
 }
 
-inline SparseSelection carve_sparse_selection(int groups, int heads, int sequences, std::size_t chunks, ScratchLayout& layout) {
-  const std::size_t n = static_cast<std::size_t>(groups), h = static_cast<std::size_t>(heads), b = static_cast<std::size_t>(sequences);
+inline SparseSelection carve_sparse_selection(int groups, int heads, int sequences, std::size_t chunks,
+                                              ScratchLayout& layout) {
+  const std::size_t n = static_cast<std::size_t>(groups), h = static_cast<std::size_t>(heads),
+                    b = static_cast<std::size_t>(sequences);
   const std::size_t pairs = (chunks + b + 1) / 2;
   SparseSelection s{};
   for (float** piece : {&s.scores, &s.gamma}) *piece = layout.take<float>(chunks * h);
-  for (double** piece : {&s.norm, &s.retention, &s.lifetime, &s.visibility, &s.eta}) *piece = layout.take<double>(b * h);
-  for (double** piece : {&s.gain_low_medium, &s.gain_medium_high, &s.sorted, &s.separation}) *piece = layout.take<double>(b * n);
+  for (double** piece : {&s.norm, &s.retention, &s.lifetime, &s.visibility, &s.eta})
+    *piece = layout.take<double>(b * h);
+  for (double** piece : {&s.gain_low_medium, &s.gain_medium_high, &s.sorted, &s.separation})
+    *piece = layout.take<double>(b * n);
   s.rank = layout.take<double>(n * chunks);
-  for (std::int32_t** piece : {&s.tier, &s.row_group, &s.by_gain, &s.rest, &s.snapshot_count, &s.first_snapshot}) *piece = layout.take<std::int32_t>(b * n);
+  for (std::int32_t** piece : {&s.tier, &s.row_group, &s.by_gain, &s.rest, &s.snapshot_count, &s.first_snapshot})
+    *piece = layout.take<std::int32_t>(b * n);
   s.row_ptr = layout.take<std::int32_t>(b * (n + 1));
   s.tier_rows = layout.take<std::int32_t>(b * 2);
-  for (std::int32_t** piece : {&s.order, &s.event_chunk, &s.event_snapshot}) *piece = layout.take<std::int32_t>(n * chunks);
-  for (std::int32_t** piece : {&s.entry_event, &s.entry_snapshot, &s.entry_count}) *piece = layout.take<std::int32_t>(n * pairs);
+  for (std::int32_t** piece : {&s.order, &s.event_chunk, &s.event_snapshot})
+    *piece = layout.take<std::int32_t>(n * chunks);
+  for (std::int32_t** piece : {&s.entry_event, &s.entry_snapshot, &s.entry_count})
+    *piece = layout.take<std::int32_t>(n * pairs);
   s.mask = layout.take<std::uint8_t>(n * chunks);
   return s;
 }
@@ -100,7 +110,8 @@ __host__ __device__ inline int medium_centre(int n, int high) {
 }
 __host__ __device__ inline int most_high(int n) { return n / 4 > 1 ? n / 4 : 1; }
 
-/// Places that a group with `kept` events may take among the snapshots: one an event, one a pair, and the initial state.
+/// Places that a group with `kept` events may take among the snapshots: one an event, one a pair, and the initial
+/// state.
 __host__ __device__ inline int snapshot_room(int kept, int chunk_count) {
   const int pairs = (chunk_count + 1) / 2;
   return (kept < pairs ? kept : pairs) + 1;

@@ -1,4 +1,5 @@
-// Stage 2 of SparseGDN, second half: the gains of keeping more, and which groups get the high and medium budgets (spec 3.2).
+// Stage 2 of SparseGDN, second half: the gains of keeping more, and which groups get the high and medium budgets (spec
+// 3.2).
 //   Launch  sum_gains grid (n, B), assign_tiers grid (B); 256 threads
 #pragma once
 
@@ -7,8 +8,8 @@
 namespace cairn::gpu {
 
 /// Sum of s L G over the places [from, to) of a group's order.
-__device__ inline double sum_gain(const SparseSelectArgs& a, const SparseSelection& s, int group, int chunks, int from, int to, double mean_eta,
-                                  double* partial) {
+__device__ inline double sum_gain(const SparseSelectArgs& a, const SparseSelection& s, int group, int chunks, int from,
+                                  int to, double mean_eta, double* partial) {
   const int per = a.per_group();
   const std::int32_t* order = s.order + static_cast<std::int64_t>(group) * chunks;
   double gain = 0;
@@ -26,7 +27,8 @@ __device__ inline double sum_gain(const SparseSelectArgs& a, const SparseSelecti
 
 __global__ void sum_gains_kernel(SparseSelectArgs a) {
   __shared__ double partial[kSelectThreads];
-  const int group = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), chunks = a.chunk_count(b), per = a.per_group();
+  const int group = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), chunks = a.chunk_count(b),
+            per = a.per_group();
   if (chunks == 0) return;
   const SparseSelection s = selection_of(a, b);
   double mean = 0;
@@ -68,7 +70,8 @@ __device__ inline void sort_gains(const SparseSelection& s, const double* gains,
 
 /// The count of lowest..highest with the largest separation, ties to the smallest. All threads get it.
 __device__ inline int best_count(const SparseSelection& s, int n, int lowest, int highest) {
-  for (int k = lowest + static_cast<int>(threadIdx.x); k <= highest; k += kSelectThreads) s.separation[k - lowest] = separation(s.sorted, n, k);
+  for (int k = lowest + static_cast<int>(threadIdx.x); k <= highest; k += kSelectThreads)
+    s.separation[k - lowest] = separation(s.sorted, n, k);
   __syncthreads();
   int best = lowest;
   for (int k = lowest + 1; k <= highest; ++k) {
@@ -161,7 +164,8 @@ __device__ inline SparseSelection bring_near(const SparseSelection& far, int n, 
     near.gains[0][i] = far.gain_low_medium[i];
     near.gains[1][i] = far.gain_medium_high[i];
   }
-  s.gain_low_medium = near.gains[0], s.gain_medium_high = near.gains[1], s.sorted = near.sorted, s.separation = near.separation;
+  s.gain_low_medium = near.gains[0], s.gain_medium_high = near.gains[1], s.sorted = near.sorted,
+  s.separation = near.separation;
   s.tier = near.tier, s.row_group = near.row_group, s.by_gain = near.by_gain, s.rest = near.rest;
   __syncthreads();
   return s;
@@ -169,7 +173,8 @@ __device__ inline SparseSelection bring_near(const SparseSelection& far, int n, 
 
 __global__ void assign_tiers_kernel(SparseSelectArgs a) {
   __shared__ NearGroups near;
-  const int b = static_cast<int>(blockIdx.x), chunks = a.chunk_count(b), thread = static_cast<int>(threadIdx.x), n = a.group_count;
+  const int b = static_cast<int>(blockIdx.x), chunks = a.chunk_count(b), thread = static_cast<int>(threadIdx.x),
+            n = a.group_count;
   if (chunks == 0) return;
   const SparseSelection far = selection_of(a, b);
   const SparseSelection s = n <= kSelectThreads ? bring_near(far, n, !a.is_given(), near) : far;
