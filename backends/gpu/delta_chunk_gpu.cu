@@ -1,6 +1,6 @@
-// Launches of the chunked prefill. Key dims are rounded up to 32, 64, 96 or 128; value columns come in slices of 32 or 64.
+// Launches of the chunked prefill. Key dims are rounded up to 32, 64, 96 or 128; value columns come in slices of 32 or
+// 64.
 #include "backends/gpu/delta_chunk_gpu.h"
-
 #include "backends/gpu/kernels/delta_chunk_intra.cuh"
 #include "backends/gpu/kernels/delta_chunk_scan.cuh"
 
@@ -38,13 +38,15 @@ template <int KD, int kColumns, bool kIsDelta>
 void launch_scan(const Launcher& launcher, const DeltaChunkArgs& a, std::int32_t sequences) {
   using Shared = ChunkScanShared<KD, kColumns, kIsDelta>;
   const dim3 grid((a.value_dim + Shared::kWidth - 1) / Shared::kWidth, a.value_heads, a.list_count * sequences);
-  launcher(delta_chunk_scan_kernel<KD, kColumns, kIsDelta>, grid, dim3(chunk_scan_threads(kColumns)), sizeof(Shared), a);
+  launcher(delta_chunk_scan_kernel<KD, kColumns, kIsDelta>, grid, dim3(chunk_scan_threads(kColumns)), sizeof(Shared),
+           a);
 }
 
 /// Slices of 64 columns read less, slices of 32 fill more multiprocessors; the bits are the same.
 bool takes_wide_slices(const Launcher& launcher, const DeltaChunkArgs& a, std::int32_t sequences) {
   if (a.value_dim <= 32) return false;
-  const std::int64_t blocks = static_cast<std::int64_t>((a.value_dim + 63) / 64) * a.value_heads * a.list_count * sequences;
+  const std::int64_t blocks =
+      static_cast<std::int64_t>((a.value_dim + 63) / 64) * a.value_heads * a.list_count * sequences;
   return blocks >= launcher.device().properties.multiprocessors;
 }
 
@@ -60,8 +62,8 @@ void launch_scan(const Launcher& launcher, const DeltaChunkArgs& a, std::int32_t
 /// Every row of every head begins at a multiple of `elements` 16-bit elements; absent rows do.
 bool is_aligned(const ConstRows& rows, std::int32_t dim, std::uintptr_t elements) {
   if (!rows.data) return true;
-  return reinterpret_cast<std::uintptr_t>(rows.data) % (2 * elements) == 0 && rows.stride % static_cast<std::int64_t>(elements) == 0 &&
-         static_cast<std::uintptr_t>(dim) % elements == 0;
+  return reinterpret_cast<std::uintptr_t>(rows.data) % (2 * elements) == 0 &&
+         rows.stride % static_cast<std::int64_t>(elements) == 0 && static_cast<std::uintptr_t>(dim) % elements == 0;
 }
 
 bool are_pairs(const float* x) { return reinterpret_cast<std::uintptr_t>(x) % 8 == 0; }
@@ -84,7 +86,8 @@ bool has_room_for_chunks(const Device& device, ChunkEdit edit, std::int32_t key_
   std::size_t bytes = 0;
   with_key_width(key_dim, [&](auto width) {
     constexpr int KD = decltype(width)::value;
-    const std::size_t scan = edit == ChunkEdit::kNone ? sizeof(ChunkScanShared<KD, 4, false>) : sizeof(ChunkScanShared<KD, 4, true>);
+    const std::size_t scan =
+        edit == ChunkEdit::kNone ? sizeof(ChunkScanShared<KD, 4, false>) : sizeof(ChunkScanShared<KD, 4, true>);
     bytes = scan > sizeof(ChunkIntraShared<KD>) ? scan : sizeof(ChunkIntraShared<KD>);
   });
   return bytes <= static_cast<std::size_t>(device.properties.shared_bytes_per_block);
@@ -96,7 +99,8 @@ std::int32_t segment_windows(std::int64_t token_count, std::int32_t sequence_cou
 }
 
 ChunkTiles carve_chunk_tiles(const ChunkShape& shape, ScratchLayout& layout) {
-  const std::size_t windows = segment_windows(shape.token_count, shape.sequence_count), width = key_width(shape.key_dim);
+  const std::size_t windows = segment_windows(shape.token_count, shape.sequence_count),
+                    width = key_width(shape.key_dim);
   const std::size_t rows = windows * shape.blocks_per_window * kBlockTokens * shape.value_heads;
   ChunkTiles tiles{};
   tiles.query = layout.take<std::uint16_t>(rows * width);

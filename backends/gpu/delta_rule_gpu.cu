@@ -1,6 +1,7 @@
-// delta_net, gdn, kda, gdn2. Prefill in bf16 with K up to 128: chunks, two launches a segment. Decode of the usual shapes has
-// its own kernel; the rest is the recurrence, one launch. Architectures replace prefill and decode by faster forms.
-// The choice looks at the call's types and dims alone, never at lengths, so a sequence has the same bits in any batch.
+// delta_net, gdn, kda, gdn2. Prefill in bf16 with K up to 128: chunks, two launches a segment. Decode of the usual
+// shapes has its own kernel; the rest is the recurrence, one launch. Architectures replace prefill and decode by faster
+// forms. The choice looks at the call's types and dims alone, never at lengths, so a sequence has the same bits in any
+// batch.
 #include "backends/gpu/delta_chunk_gpu.h"
 #include "backends/gpu/gpu_unsupported.h"
 #include "backends/gpu/kernels/delta_rule_decode.cuh"
@@ -15,7 +16,9 @@ const char* unsupported_reason(const char* name, const DeltaRuleArgs& a) {
                        require_range(name, "value head count", a.value_heads, 1, 65535)});
 }
 
-constexpr ChunkEdit edit_of(DeltaRule rule) { return rule == DeltaRule::kGdn2 ? ChunkEdit::kDecoupled : ChunkEdit::kTied; }
+constexpr ChunkEdit edit_of(DeltaRule rule) {
+  return rule == DeltaRule::kGdn2 ? ChunkEdit::kDecoupled : ChunkEdit::kTied;
+}
 
 ChunkShape chunk_shape(const DeltaRuleArgs& a) {
   return {a.batch.token_count, a.batch.sequence_count, a.value_heads, a.key_dim, 1, kChunkBlocks, true};
@@ -37,7 +40,9 @@ void run_chunks(const Launcher& launcher, const DeltaRuleArgs& a, void* scratch)
   args.key_heads = a.key_heads, args.value_heads = a.value_heads;
   args.key_dim = a.key_dim, args.value_dim = a.value_dim;
   args.scale = a.scale;
-  args.decay = kRule == DeltaRule::kDeltaNet ? ChunkDecay::kNone : kRule == DeltaRule::kGdn ? ChunkDecay::kToken : ChunkDecay::kRow;
+  args.decay = kRule == DeltaRule::kDeltaNet ? ChunkDecay::kNone
+               : kRule == DeltaRule::kGdn    ? ChunkDecay::kToken
+                                             : ChunkDecay::kRow;
   args.routed = {a.q, a.k, a.log_decay, kRule == DeltaRule::kGdn2 ? nullptr : a.beta, a.states};
   args.routed_lists = args.list_count = 1;
   args.v = a.v;
@@ -93,9 +98,10 @@ void run(BackendQueue* queue, const DeltaRuleArgs& a, void* scratch, const char*
 
 }  // namespace
 
-#define CAIRN_DELTA_RULE(field, kRule)                                                                  \
-  ops.field = {[](const DeltaRuleArgs& a) { return unsupported_reason(#field, a); }, scratch_bytes,     \
-               [](BackendQueue* queue, const DeltaRuleArgs& a, void* scratch) { run<kRule>(queue, a, scratch, #field); }}
+#define CAIRN_DELTA_RULE(field, kRule)                                                     \
+  ops.field = {                                                                            \
+      [](const DeltaRuleArgs& a) { return unsupported_reason(#field, a); }, scratch_bytes, \
+      [](BackendQueue* queue, const DeltaRuleArgs& a, void* scratch) { run<kRule>(queue, a, scratch, #field); }}
 
 void add_delta_rule(OpTable& ops) {
   CAIRN_DELTA_RULE(delta_net, DeltaRule::kDeltaNet);

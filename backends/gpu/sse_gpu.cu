@@ -1,7 +1,7 @@
-// sse: which partitions a token goes to is found on the device (sse_route). Prefill in bf16 with K up to 128 and up to 64
-// partitions: by segments, lists of each window's tokens (sse_lists), their chunks (delta_chunk_plan), the sum of a token's
-// outputs; both paths of SseArgs are this one. Decode of the usual shapes: sse_decode. The rest: sse_walk, token by token.
-// The choice looks at the call's types and dims alone, so a sequence has the same bits in any batch.
+// sse: which partitions a token goes to is found on the device (sse_route). Prefill in bf16 with K up to 128 and up to
+// 64 partitions: by segments, lists of each window's tokens (sse_lists), their chunks (delta_chunk_plan), the sum of a
+// token's outputs; both paths of SseArgs are this one. Decode of the usual shapes: sse_decode. The rest: sse_walk,
+// token by token. The choice looks at the call's types and dims alone, so a sequence has the same bits in any batch.
 #include "backends/gpu/delta_chunk_gpu.h"
 #include "backends/gpu/gpu_launch.h"
 #include "backends/gpu/kernels/sse_decode.cuh"
@@ -19,7 +19,8 @@ bool takes_lists(const SseArgs& a) {
 
 /// Blocks of 16 rows that a window's lists may fill: 64 k members, of which every list may leave 15 rows empty.
 std::int32_t blocks_per_window(const SseArgs& a) {
-  const std::int32_t members = kChunkTokens * a.top_k, lists = a.partition_count < members ? a.partition_count : members;
+  const std::int32_t members = kChunkTokens * a.top_k,
+                     lists = a.partition_count < members ? a.partition_count : members;
   return (members + lists * (kBlockTokens - 1)) / kBlockTokens + (a.shared_q.data ? kChunkBlocks : 0);
 }
 
@@ -40,24 +41,26 @@ SseScratch carve(const SseArgs& a, void* scratch) {
   pieces.chosen = layout.take<std::int32_t>(count);
   pieces.weight = layout.take<float>(count);
   if (takes_lists(a)) {
-    const std::size_t windows = segment_windows(a.batch.token_count, a.batch.sequence_count), lists = a.partition_count + 1;
+    const std::size_t windows = segment_windows(a.batch.token_count, a.batch.sequence_count),
+                      lists = a.partition_count + 1;
     pieces.members = layout.take<ChunkMember>(windows * kChunkTokens * a.top_k);
     pieces.first = layout.take<std::int32_t>(windows * lists);
     pieces.block = layout.take<std::int32_t>(windows * lists);
     pieces.row = layout.take<std::int32_t>(windows * kChunkTokens * a.top_k);
     const std::size_t rows = windows * blocks_per_window(a) * kBlockTokens;
     pieces.list_out = layout.take<float>(rows * a.head_count * a.value_dim);
-    pieces.tiles = carve_chunk_tiles({a.batch.token_count, a.batch.sequence_count, a.head_count, a.key_dim,
-                                      a.partition_count + (a.shared_q.data ? 1 : 0), blocks_per_window(a),
-                                      a.transition != SseTransition::kGla},
-                                     layout);
+    pieces.tiles = carve_chunk_tiles(
+        {a.batch.token_count, a.batch.sequence_count, a.head_count, a.key_dim,
+         a.partition_count + (a.shared_q.data ? 1 : 0), blocks_per_window(a), a.transition != SseTransition::kGla},
+        layout);
   }
   pieces.size_bytes = layout.size_bytes();
   return pieces;
 }
 
 void launch_route(const Launcher& launcher, const SseArgs& a, const SseScratch& scratch) {
-  const SseRouteArgs args{a.route_logits, a.batch.token_count, a.partition_count, a.top_k, scratch.chosen, scratch.weight};
+  const SseRouteArgs args{a.route_logits, a.batch.token_count, a.partition_count,
+                          a.top_k,        scratch.chosen,      scratch.weight};
   launch_elements(launcher, sse_route_kernel, a.batch.token_count, args);
 }
 
@@ -75,7 +78,10 @@ SseListArgs list_args(const SseArgs& a, const SseScratch& scratch) {
   args.has_shared = a.shared_q.data != nullptr;
   if (args.has_shared) {
     chunks.shared = {a.shared_q, a.shared_k, a.shared_log_decay ? a.shared_log_decay : a.log_decay,
-                     !is_delta ? nullptr : a.shared_beta ? a.shared_beta : a.beta, a.shared_states};
+                     !is_delta       ? nullptr
+                     : a.shared_beta ? a.shared_beta
+                                     : a.beta,
+                     a.shared_states};
   }
   chunks.routed_lists = a.partition_count;
   chunks.list_count = a.partition_count + (args.has_shared ? 1 : 0);
@@ -100,14 +106,17 @@ void run_lists(const Launcher& launcher, const SseArgs& a, const SseScratch& scr
   for_each_segment(args.chunks, a.batch, [&](const DeltaChunkArgs& segment, std::int32_t sequences) {
     const auto windows = static_cast<unsigned>(segment.window_count);
     launcher(sse_list_kernel, dim3(windows), dim3(kListThreads), sizeof(std::int32_t) * kChunkTokens * a.top_k, args);
-    run_chunk_segment(launcher, segment, a.transition == SseTransition::kGla ? ChunkEdit::kNone : ChunkEdit::kTied, sequences);
-    launcher(sse_sum_kernel, dim3((columns + 4 * kSumThreads - 1) / (4 * kSumThreads), windows, kChunkTokens / kSumTokens),
+    run_chunk_segment(launcher, segment, a.transition == SseTransition::kGla ? ChunkEdit::kNone : ChunkEdit::kTied,
+                      sequences);
+    launcher(sse_sum_kernel,
+             dim3((columns + 4 * kSumThreads - 1) / (4 * kSumThreads), windows, kChunkTokens / kSumTokens),
              dim3(kSumThreads), 0, args);
   });
 }
 
 bool is_plain_decode(const SseArgs& a) {
-  if (a.phase != Phase::kDecode || a.value_dim % kRecurrenceColumns != 0 || a.partition_count > kMaxListedPartitions) return false;
+  if (a.phase != Phase::kDecode || a.value_dim % kRecurrenceColumns != 0 || a.partition_count > kMaxListedPartitions)
+    return false;
   return (a.key_dim == 64 || a.key_dim == 128 || a.key_dim == 256) && has_one_token_each(a.batch);
 }
 
@@ -122,13 +131,14 @@ void launch_decode(const Launcher& launcher, const SseArgs& a) {
 
 void launch_walk(const Launcher& launcher, const SseArgs& a, const SseScratch& scratch) {
   launch_route(launcher, a, scratch);
-  const dim3 grid(static_cast<unsigned>((a.value_dim + kWalkColumns - 1) / kWalkColumns), static_cast<unsigned>(a.head_count),
-                  static_cast<unsigned>(a.batch.sequence_count));
+  const dim3 grid(static_cast<unsigned>((a.value_dim + kWalkColumns - 1) / kWalkColumns),
+                  static_cast<unsigned>(a.head_count), static_cast<unsigned>(a.batch.sequence_count));
   launcher(sse_walk_kernel, grid, dim3(kWalkColumns * kWalkParts), 0, SseWalkArgs{a, scratch.chosen, scratch.weight});
 }
 
 const char* unsupported_reason(const SseArgs& args) {
-  return first_reason({require_activations("sse", args.dtype), require_range("sse", "partition_count", args.partition_count, 1, kMaxPartitions),
+  return first_reason({require_activations("sse", args.dtype),
+                       require_range("sse", "partition_count", args.partition_count, 1, kMaxPartitions),
                        require_range("sse", "top_k", args.top_k, 1, args.partition_count),
                        require_range("sse", "head_count", args.head_count, 1, 65535)});
 }

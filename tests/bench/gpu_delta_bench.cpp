@@ -1,6 +1,7 @@
-// gpu_delta_bench PLUGIN [check] [kda] [gdn2] [gdn64] [sse] [decode] [short]: the chunked rules and SSE of the cuda backend, bf16.
-// check: against a float64 recurrence, relative RMS of outputs and states. The others: medians of graph replays, a layer a call,
-// over two sets of inputs. Gates are those of a model (as in gpu_gdn_bench); the numbers of 4,096 tokens are repeated.
+// gpu_delta_bench PLUGIN [check] [kda] [gdn2] [gdn64] [sse] [decode] [short]: chunked rules and SSE of the cuda
+// backend. check: against a float64 recurrence, relative RMS of outputs and states. The others: medians of graph
+// replays, a layer a call, bf16, over two sets of inputs. Gates are a model's (as in gpu_gdn_bench); numbers of 4,096
+// tokens are repeated.
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 
@@ -74,7 +75,9 @@ struct Memory {
     return memory;
   }
   template <class T>
-  T* upload(const std::vector<T>& host) { return upload(host, host.size()); }
+  T* upload(const std::vector<T>& host) {
+    return upload(host, host.size());
+  }
 };
 
 template <class T>
@@ -125,13 +128,16 @@ void fill(const Shape& s, Inputs& in, std::size_t begin, std::size_t end, unsign
       }
     }
     for (int i = 0; i < s.value_heads * s.V; ++i) in.v[t * s.value_heads * s.V + i] = bf16(normal(random));
-    for (int i = 0; i < s.value_heads * s.K && !in.erase.empty(); ++i) in.erase[t * s.value_heads * s.K + i] = bf16(uniform(random));
-    for (int i = 0; i < s.value_heads * s.V && !in.write.empty(); ++i) in.write[t * s.value_heads * s.V + i] = bf16(uniform(random));
+    for (int i = 0; i < s.value_heads * s.K && !in.erase.empty(); ++i)
+      in.erase[t * s.value_heads * s.K + i] = bf16(uniform(random));
+    for (int i = 0; i < s.value_heads * s.V && !in.write.empty(); ++i)
+      in.write[t * s.value_heads * s.V + i] = bf16(uniform(random));
     for (int i = 0; i < s.partitions; ++i) in.logits[t * s.partitions + i] = normal(random);
     for (int h = 0; h < s.value_heads; ++h) {
       in.beta[t * s.value_heads + h] = 1 / (1 + std::exp(-normal(random)));
       for (int r = 0; r < s.decays(); ++r) {
-        float g = s.is_sse() ? -std::log1p(std::exp(-normal(random))) / 16 : -a[h] * std::log1p(std::exp(0.5f * normal(random) + bias[h]));
+        float g = s.is_sse() ? -std::log1p(std::exp(-normal(random))) / 16
+                             : -a[h] * std::log1p(std::exp(0.5f * normal(random) + bias[h]));
         if (s.harsh) g = random() % 5 == 0 ? -1e4f : random() % 3 == 0 ? 0.0f : -std::exp(4 * normal(random));
         in.g[(t * s.value_heads + h) * s.decays() + r] = g;
       }
@@ -140,13 +146,23 @@ void fill(const Shape& s, Inputs& in, std::size_t begin, std::size_t end, unsign
 }
 
 Inputs make_inputs(const Shape& s, std::size_t tokens, unsigned seed) {
-  Inputs in{tokens, Bits(tokens * s.key_heads * s.K), Bits(tokens * s.key_heads * s.K), Bits(tokens * s.value_heads * s.V), {}, {}, {}, {},
-            Floats(tokens * s.value_heads * s.decays()), Floats(tokens * s.value_heads), Floats(tokens * s.partitions)};
+  Inputs in{tokens,
+            Bits(tokens * s.key_heads * s.K),
+            Bits(tokens * s.key_heads * s.K),
+            Bits(tokens * s.value_heads * s.V),
+            {},
+            {},
+            {},
+            {},
+            Floats(tokens * s.value_heads * s.decays()),
+            Floats(tokens * s.value_heads),
+            Floats(tokens * s.partitions)};
   if (s.rule == Rule::kGdn2) in.erase.resize(tokens * s.value_heads * s.K), in.write.resize(in.v.size());
   if (s.is_sse()) in.shared_q.resize(in.q.size()), in.shared_k.resize(in.k.size());
   std::vector<std::thread> pool;
   for (std::size_t w = 0; w < 16; ++w)
-    pool.emplace_back([&, w] { fill(s, in, tokens * w / 16, tokens * (w + 1) / 16, seed * 64 + static_cast<unsigned>(w)); });
+    pool.emplace_back(
+        [&, w] { fill(s, in, tokens * w / 16, tokens * (w + 1) / 16, seed * 64 + static_cast<unsigned>(w)); });
   for (auto& t : pool) t.join();
   return in;
 }
@@ -160,7 +176,8 @@ struct Problem {
   std::size_t state_size;
   Memory memory;
 
-  Problem(const Shape& s, const std::vector<int>& lengths, const Inputs& in, const Floats& initial, Phase phase) : shape(s) {
+  Problem(const Shape& s, const std::vector<int>& lengths, const Inputs& in, const Floats& initial, Phase phase)
+      : shape(s) {
     for (int n : lengths) offsets.push_back(offsets.back() + n);
     const std::size_t tokens = offsets.back(), keys = tokens * s.key_heads * s.K, values = tokens * s.value_heads * s.V;
     const Batch batch = {static_cast<int>(lengths.size()), offsets.back(), memory.upload(offsets), offsets.data()};
@@ -171,18 +188,23 @@ struct Problem {
       if (s.is_sse()) shared_states.push_back(memory.upload(initial, state_size));
     }
     const std::int64_t key_row = s.key_heads * s.K, value_row = s.value_heads * s.V, erase_row = s.value_heads * s.K;
-    const ConstRows q{memory.upload(in.q, keys), key_row}, k{memory.upload(in.k, keys), key_row}, v{memory.upload(in.v, values), value_row};
+    const ConstRows q{memory.upload(in.q, keys), key_row}, k{memory.upload(in.k, keys), key_row},
+        v{memory.upload(in.v, values), value_row};
     const float* g = memory.upload(in.g, tokens * s.value_heads * s.decays());
     const float* beta = memory.upload(in.beta, tokens * s.value_heads);
     const Rows out{memory.upload(Bits(values, 0xFFFF)), value_row};
     if (s.is_sse()) {
       sse.dtype = DType::kBF16, sse.phase = phase, sse.gate_write = sse.gate_read = true, sse.batch = batch;
-      sse.transition = s.rule == Rule::kGla ? SseTransition::kGla : s.rule == Rule::kSseGdn ? SseTransition::kGdn : SseTransition::kDelta;
-      sse.head_count = s.value_heads, sse.key_dim = s.K, sse.value_dim = s.V, sse.partition_count = s.partitions, sse.top_k = s.top_k;
+      sse.transition = s.rule == Rule::kGla      ? SseTransition::kGla
+                       : s.rule == Rule::kSseGdn ? SseTransition::kGdn
+                                                 : SseTransition::kDelta;
+      sse.head_count = s.value_heads, sse.key_dim = s.K, sse.value_dim = s.V, sse.partition_count = s.partitions,
+      sse.top_k = s.top_k;
       sse.route_logits = memory.upload(in.logits, tokens * s.partitions);
       sse.q = q, sse.k = k, sse.v = v, sse.log_decay = g, sse.out = out;
       if (s.rule != Rule::kGla) sse.beta = beta;
-      sse.shared_q = {memory.upload(in.shared_q, keys), key_row}, sse.shared_k = {memory.upload(in.shared_k, keys), key_row};
+      sse.shared_q = {memory.upload(in.shared_q, keys), key_row},
+      sse.shared_k = {memory.upload(in.shared_k, keys), key_row};
       sse.states = memory.upload(states), sse.shared_states = memory.upload(shared_states);
       return;
     }
@@ -192,20 +214,25 @@ struct Problem {
     delta.q = q, delta.k = k, delta.v = v, delta.log_decay = g, delta.out = out;
     if (s.rule != Rule::kGdn2) delta.beta = beta;
     if (s.rule == Rule::kGdn2)
-      delta.erase = {memory.upload(in.erase, tokens * erase_row), erase_row}, delta.write = {memory.upload(in.write, values), value_row};
+      delta.erase = {memory.upload(in.erase, tokens * erase_row), erase_row},
+      delta.write = {memory.upload(in.write, values), value_row};
     delta.states = memory.upload(states);
   }
   const Op<DeltaRuleArgs>& op() const {
     const OpTable& ops = *backend->ops;
     return shape.rule == Rule::kGdn ? ops.gdn : shape.rule == Rule::kKda ? ops.kda : ops.gdn2;
   }
-  std::size_t scratch_bytes() const { return shape.is_sse() ? backend->ops->sse.scratch_bytes(sse) : op().scratch_bytes(delta); }
+  std::size_t scratch_bytes() const {
+    return shape.is_sse() ? backend->ops->sse.scratch_bytes(sse) : op().scratch_bytes(delta);
+  }
   void run(void* scratch) const {
     const char* reason = shape.is_sse() ? backend->ops->sse.unsupported_reason(sse) : op().unsupported_reason(delta);
     require(!reason, "unsupported", reason);
     shape.is_sse() ? backend->ops->sse.run(queue, sse, scratch) : op().run(queue, delta, scratch);
   }
-  const std::uint16_t* out() const { return static_cast<const std::uint16_t*>(shape.is_sse() ? sse.out.data : delta.out.data); }
+  const std::uint16_t* out() const {
+    return static_cast<const std::uint16_t*>(shape.is_sse() ? sse.out.data : delta.out.data);
+  }
 };
 
 /// One token over one state in float64; adds to out.
@@ -242,13 +269,16 @@ Errors compare(const Problem& p, const Inputs& in, const Floats& initial, const 
   const Shape& s = p.shape;
   const int key_head = h / (s.value_heads / s.key_heads), lists = s.is_sse() ? s.partitions + 1 : 1;
   const std::size_t matrix = static_cast<std::size_t>(s.K) * s.V;
-  std::vector<std::vector<double>> state(lists, std::vector<double>(initial.begin() + h * matrix, initial.begin() + (h + 1) * matrix));
+  std::vector<std::vector<double>> state(
+      lists, std::vector<double>(initial.begin() + h * matrix, initial.begin() + (h + 1) * matrix));
   Errors e;
   std::vector<double> out(s.V);
   for (std::size_t t = p.offsets[b]; t < static_cast<std::size_t>(p.offsets[b + 1]); ++t) {
     std::fill(out.begin(), out.end(), 0.0);
-    const std::size_t key = (t * s.key_heads + key_head) * s.K, value = (t * s.value_heads + h) * s.V, row = t * s.value_heads + h;
-    Step x{&in.q[key], &in.k[key], &in.v[value], nullptr, nullptr, &in.g[row * s.decays()], in.beta[row], 1, 1, 1, true};
+    const std::size_t key = (t * s.key_heads + key_head) * s.K, value = (t * s.value_heads + h) * s.V,
+                      row = t * s.value_heads + h;
+    Step x{&in.q[key], &in.k[key], &in.v[value], nullptr, nullptr, &in.g[row * s.decays()], in.beta[row], 1,
+           1,          1,          true};
     if (!s.is_sse()) {
       x.query_weight = 1 / std::sqrt(static_cast<double>(s.K));
       if (s.rule == Rule::kGdn2) x.erase = &in.erase[row * s.K], x.write = &in.write[value], x.beta = 1;
@@ -288,7 +318,8 @@ Errors compare(const Problem& p, const Inputs& in, const Floats& initial, const 
   return e;
 }
 
-void check(const char* name, const Shape& s, const std::vector<int>& lengths, Phase phase, const std::vector<int>& heads) {
+void check(const char* name, const Shape& s, const std::vector<int>& lengths, Phase phase,
+           const std::vector<int>& heads) {
   std::size_t tokens = 0;
   for (int n : lengths) tokens += n;
   const Inputs in = make_inputs(s, tokens, 7 + static_cast<unsigned>(tokens));
@@ -311,11 +342,13 @@ void check(const char* name, const Shape& s, const std::vector<int>& lengths, Ph
   for (auto& t : pool) t.join();
   double out = 0, state = 0;
   for (const Errors& e : errors) {
-    const double o = std::sqrt(e.out / (e.out_reference + 1e-300)), st = std::sqrt(e.state / (e.state_reference + 1e-300));
+    const double o = std::sqrt(e.out / (e.out_reference + 1e-300)),
+                 st = std::sqrt(e.state / (e.state_reference + 1e-300));
     if (!(o <= out)) out = o == o ? o : 1e9;
     if (!(st <= state)) state = st == st ? st : 1e9;
   }
-  std::printf("check %-26s T %6zu: out %.2e state %.2e %s\n", name, tokens, out, state, out < 1.2e-2 && state < 1.2e-2 ? "ok" : "BAD");
+  std::printf("check %-26s T %6zu: out %.2e state %.2e %s\n", name, tokens, out, state,
+              out < 1.2e-2 && state < 1.2e-2 ? "ok" : "BAD");
   std::fflush(stdout);
 }
 
@@ -326,7 +359,8 @@ void measure(const char* name, const Shape& s, int sequences, int length, Phase 
   const int sets = phase == Phase::kPrefill ? 2 : sequences >= 64 ? 3 : 48 / sequences + 1;
   const int calls = phase == Phase::kDecode ? 48 : tokens >= 65536 ? 2 : 8, replays = tokens >= 65536 ? 3 : 7;
   std::vector<std::unique_ptr<Problem>> problems;
-  for (int i = 0; i < sets; ++i) problems.push_back(std::make_unique<Problem>(s, std::vector<int>(sequences, length), in, initial, phase));
+  for (int i = 0; i < sets; ++i)
+    problems.push_back(std::make_unique<Problem>(s, std::vector<int>(sequences, length), in, initial, phase));
   Memory memory;
   const std::size_t bytes = problems[0]->scratch_bytes();
   void* scratch = memory.take<char>(bytes);
@@ -351,8 +385,9 @@ void measure(const char* name, const Shape& s, int sequences, int length, Phase 
     if (i >= 1) times.push_back(ms * 1e3 / calls);
   }
   std::sort(times.begin(), times.end());
-  std::printf("time  %-14s %s %3d x %6d: %10.1f us a layer (bar %.1f), scratch %.1f MB\n", name, phase == Phase::kPrefill ? "prefill" : "decode ",
-              sequences, length, times[times.size() / 2], bar_us, static_cast<double>(bytes) / 1e6);
+  std::printf("time  %-14s %s %3d x %6d: %10.1f us a layer (bar %.1f), scratch %.1f MB\n", name,
+              phase == Phase::kPrefill ? "prefill" : "decode ", sequences, length, times[times.size() / 2], bar_us,
+              static_cast<double>(bytes) / 1e6);
   std::fflush(stdout);
   cudaGraphExecDestroy(exec), cudaGraphDestroy(graph), cudaEventDestroy(begin), cudaEventDestroy(end);
 }
@@ -407,7 +442,8 @@ int main(int argc, char** argv) {
   if (wants("gdn2")) measure("gdn2", gdn2, 1, 32768, Phase::kPrefill, 0);
   if (wants("gdn64")) measure("gdn 64x64", gdn64, 1, 32768, Phase::kPrefill, 0);
   if (wants("sse")) {
-    for (int n : {8192, 32768, 131072}) measure("sse n4k1", sse, 1, n, Phase::kPrefill, n == 8192 ? 1110.0 : n == 32768 ? 3340.0 : 13560.0);
+    for (int n : {8192, 32768, 131072})
+      measure("sse n4k1", sse, 1, n, Phase::kPrefill, n == 8192 ? 1110.0 : n == 32768 ? 3340.0 : 13560.0);
   }
   if (wants("decode")) {
     const double floors[][3] = {{1, 8.2, 4.9}, {8, 21.4, 15.0}, {64, 122.6, 94.3}};

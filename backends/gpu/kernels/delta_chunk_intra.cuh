@@ -1,12 +1,17 @@
-// delta_chunk_intra: everything of a chunk that does not need the state (delta_chunk_plan.cuh), for one head of one list.
-//   Pairs     token pairs by their highest differing bit: pairs at level L (32, 16, .. 1) have i with bit L set, j with it clear,
-//             equal bits above. Between them lies a border; the row's factor is the decay from the border to i, the column's from
-//             j to the border. Both are products of decays <= 1, so nothing overflows at any decay, no exponent is ever
-//             formed as a difference, and every pair is part of a matrix product.
-//   Launch    grid (HV, windows * lists), 2 KD threads: a thread owns two key rows of 16 tokens; then products by 32 lanes
-//   Traffic   KD 128, per token and head: reads q, k 512, log-decays 512; writes erase, query, key 768, solve, attend 256 bytes
-//   Numerics  decays and products f32, one exponential a token and row; operands of the pair products bf16, sums f32; the
-//             triangle is inverted in f32, blocks merged with operands split in two bf16 parts (2^-16)
+// delta_chunk_intra: everything of a chunk that does not need the state (delta_chunk_plan.cuh), one head of one list.
+//   Pairs     token pairs by their highest differing bit: at level L (32, 16, .. 1) i has bit L, j has not, bits above
+//             are equal. Between them lies a border; the row's factor is the decay from the border to i, the column's
+//             from j to the border. Both are products of decays <= 1: nothing overflows at any decay, no exponent is
+//             formed as a difference, and every pair is part of a matrix product
+//   Launch    grid (HV, windows * lists), 2 KD threads: a thread owns two key rows of 16 tokens; then products
+//             by 32 lanes
+//   Traffic   KD 128, per token and head: reads q, k 512, log-decays 512; writes operands 768, solve and attend
+//             160 bytes
+//   Numerics  decays and their products f32, one exponential a token and row; operands of the pair products bf16, sums
+//             f32; the triangle is inverted in f32, blocks merged with operands split in two bf16 parts (2^-16)
+//   Predicted 5,000 cycles a chunk and multiprocessor, 0.36 ms for KDA at 32K tokens; its bytes alone take 0.5 ms
+//   Measured  (H200, 32 heads of 128 x 128) 1.10 ms, GDN2 1.27 ms; 1.53 ms with a branch before each token's loads. Why
+//             it is twice its bytes has not been measured
 #pragma once
 
 #include "backends/gpu/kernels/delta_chunk_inverse.cuh"
@@ -23,8 +28,8 @@ struct ChunkIntraShared {
   std::uint16_t level[kLevelsAtOnce][kLevelRows][KD + 8];
   float triangle[kChunkTokens][kTriangleStride];  ///< first the parts of the diagonal's sums
   std::uint16_t attend[kChunkTokens][kChunkStride];
-  float total[kChunkBlocks][KD];            ///< decay of each block
-  float diagonal[KD / 32][kChunkTokens];    ///< parts of <q_t, k_t>
+  float total[kChunkBlocks][KD];          ///< decay of each block
+  float diagonal[KD / 32][kChunkTokens];  ///< parts of <q_t, k_t>
   float erase_weight[kChunkTokens], key_weight[kChunkTokens], query_weight[kChunkTokens], beta[kChunkTokens];
   std::int32_t token[kChunkTokens];
 };
@@ -53,15 +58,17 @@ __device__ __forceinline__ std::uint32_t load_row_pair(const std::uint16_t* row,
 /// g clamped at -120: e^-120 is 0 as well (spec 2).
 __device__ __forceinline__ float decay_of(float g) { return exp2f(fmaxf(g, -120.0f) * 1.4426950408889634f); }
 
-/// Rows from column c on; token(i) names the tokens. Every load is made, so that all are under way at once: what is not there
-/// is some other row, for finish_columns to clear. Decays are still logarithms.
+/// Rows from column c on; token(i) names the tokens. Every load is made, so that all are under way at once: what is not
+/// there is some other row, for finish_columns to clear. Decays are still logarithms.
 template <ChunkEdit kEdit, class Token>
-__device__ __forceinline__ void load_columns(const DeltaChunkArgs& a, const ChunkSide& side, const Token& token, int h, int c,
-                                             ChunkColumns<kEdit>& x) {
+__device__ __forceinline__ void load_columns(const DeltaChunkArgs& a, const ChunkSide& side, const Token& token, int h,
+                                             int c, ChunkColumns<kEdit>& x) {
   const std::int64_t key_at = static_cast<std::int64_t>(h / (a.value_heads / a.key_heads)) * a.key_dim;
   const bool is_column = c < a.key_dim, has_words = a.has_key_words;
   const int from = is_column ? c : 0;
-  const auto row = [&](const ConstRows& rows, std::int64_t t) { return static_cast<const std::uint16_t*>(rows.data) + t * rows.stride; };
+  const auto row = [&](const ConstRows& rows, std::int64_t t) {
+    return static_cast<const std::uint16_t*>(rows.data) + t * rows.stride;
+  };
 #pragma unroll
   for (int i = 0; i < kBlockTokens; ++i) {
     const std::int64_t t = token(i);
@@ -85,7 +92,9 @@ __device__ __forceinline__ void load_columns(const DeltaChunkArgs& a, const Chun
   } else {
 #pragma unroll
     for (int i = 0; i < kBlockTokens; ++i) {
-      x.decay[i][0] = a.decay == ChunkDecay::kToken ? side.log_decay[static_cast<std::int64_t>(token(i)) * a.value_heads + h] : 0.0f;
+      x.decay[i][0] = a.decay == ChunkDecay::kToken
+                          ? side.log_decay[static_cast<std::int64_t>(token(i)) * a.value_heads + h]
+                          : 0.0f;
       x.decay[i][1] = x.decay[i][0];
     }
   }
@@ -108,7 +117,8 @@ __device__ __forceinline__ void put_words(std::uint16_t* row, int c, float x, fl
   *reinterpret_cast<std::uint32_t*>(row + c) = pack_bf16(x, y);
 }
 
-/// Levels 32 and 16, and the operands of the scan, of block s from column c on. rows: where the block's tile rows begin.
+/// Levels 32 and 16, and the operands of the scan, of block s from column c on. rows: where the block's tile rows
+/// begin.
 template <int KD, ChunkEdit kEdit>
 __device__ __forceinline__ void write_far_operands(const DeltaChunkArgs& a, const ChunkColumns<kEdit>& x, int s, int c,
                                                    bool is_stored, std::int64_t rows, ChunkIntraShared<KD>& shared) {
@@ -199,8 +209,8 @@ __device__ __forceinline__ PairWeights query_weights(const ChunkIntraShared<KD>&
 
 /// A 16 x 16 product of rows [row, row + 16) and columns [column, column + 16) of a far level, to pairs from (i, j) on.
 template <int KD>
-__device__ __forceinline__ void multiply_far(ChunkIntraShared<KD>& shared, int level, int row, int column, bool is_erase, int i,
-                                             int j) {
+__device__ __forceinline__ void multiply_far(ChunkIntraShared<KD>& shared, int level, int row, int column,
+                                             bool is_erase, int i, int j) {
   const int lane = static_cast<int>(threadIdx.x) % kMatrixLanes;
   float sum[2][4] = {};
 #pragma unroll
@@ -270,7 +280,8 @@ __device__ __forceinline__ void multiply_near(ChunkIntraShared<KD>& shared, int 
   }
 }
 
-/// All products of the levels at hand: 32, 16, 8 (is_far), or 4, 2, 1, of `blocks` blocks; shared among groups of 32 lanes.
+/// All products of the levels at hand: 32, 16, 8 (is_far), or 4, 2, 1, of `blocks` blocks; shared among groups of 32
+/// lanes.
 template <int KD, ChunkEdit kEdit>
 __device__ __forceinline__ void multiply_levels(ChunkIntraShared<KD>& shared, bool is_far, int blocks) {
   constexpr bool kHasErase = kEdit != ChunkEdit::kNone;
@@ -343,10 +354,10 @@ __global__ void __launch_bounds__(2 * KD, KD > 96 ? 2 : 1) delta_chunk_intra_ker
     shared.erase_weight[thread] = member.erase_weight;
     shared.key_weight[thread] = member.key_weight;
     shared.query_weight[thread] = member.query_weight * a.scale;
-    shared.beta[thread] = is_token && side.beta ? side.beta[static_cast<std::int64_t>(member.token) * a.value_heads + h] : 1.0f;
+    shared.beta[thread] =
+        is_token && side.beta ? side.beta[static_cast<std::int64_t>(member.token) * a.value_heads + h] : 1.0f;
   }
-  for (int i = thread; i < kChunkTokens * 8; i += kThreads)
-    store_words(&shared.attend[i / 8][i % 8 * 8], FourWords{});
+  for (int i = thread; i < kChunkTokens * 8; i += kThreads) store_words(&shared.attend[i / 8][i % 8 * 8], FourWords{});
   finish_columns<kEdit>(a, left, c, x);
   float total[2] = {1.0f, 1.0f};
 #pragma unroll
@@ -363,7 +374,8 @@ __global__ void __launch_bounds__(2 * KD, KD > 96 ? 2 : 1) delta_chunk_intra_ker
   shared.diagonal[thread / kChunkTokens][thread % kChunkTokens] = part;
   float* const factors = chunk_factors(a, window, list, h, KD);
   if (thread < KD)
-    factors[thread] = shared.total[0][thread] * shared.total[1][thread] * shared.total[2][thread] * shared.total[3][thread];
+    factors[thread] =
+        shared.total[0][thread] * shared.total[1][thread] * shared.total[2][thread] * shared.total[3][thread];
   if (thread < kChunkTokens) factors[KD + thread] = shared.beta[thread];
   const std::int64_t row = tile_row(a, place, h);
   if (takes_part) {

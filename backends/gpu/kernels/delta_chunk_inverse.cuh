@@ -74,8 +74,8 @@ __device__ __forceinline__ void invert_diagonal_block(const float* corner, int c
   }
 }
 
-/// m -> m^-1 in place: reads the strict lower triangle, writes the blocks on and below the diagonal. All threads of a block
-/// of kGroups times 32; what they wrote before is seen after a barrier.
+/// m -> m^-1 in place: reads the strict lower triangle, writes the blocks on and below the diagonal. All threads of a
+/// block of kGroups times 32; what they wrote before is seen after a barrier.
 template <int kGroups>
 __device__ __forceinline__ void invert_unit_triangle(float (&m)[64][kTriangleStride]) {
   constexpr int kTurns = kGroups >= 4 ? 1 : 4 / kGroups;
@@ -103,7 +103,9 @@ __device__ __forceinline__ void invert_unit_triangle(float (&m)[64][kTriangleStr
   }
   __syncthreads();
   // The lower left 32 x 32, one 16 x 16 block a turn.
-  const auto at = [&](int turn) { return &m[32 + (group + turn * kGroups) / 2 * 16][(group + turn * kGroups) % 2 * 16]; };
+  const auto at = [&](int turn) {
+    return &m[32 + (group + turn * kGroups) / 2 * 16][(group + turn * kGroups) % 2 * 16];
+  };
   const auto column = [&](int turn) { return (group + turn * kGroups) % 2 * 16; };
 #pragma unroll
   for (int turn = 0; turn < kTurns; ++turn) {

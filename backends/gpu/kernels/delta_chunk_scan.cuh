@@ -1,11 +1,17 @@
 // delta_chunk_scan: walks the chunks of a list with 16 kColumns value columns of one state (delta_chunk_plan.cuh).
 //   Computes  X = V - E_in S;  R = T X;  U = b R;  O = Q_in S + A U;  S <- decay S + K_out^T U
-//   Launch    grid (slices, HV, lists * sequences). Groups of 32 lanes: kColumns of the chain, each with 16 columns of S^T
-//             [16 columns x KD] in registers in f32, so that a chain waits for nobody: sums of one product are the left
-//             operand of the next. As many write the outputs of the chunk before; their S and U come as the chain's operands,
-//             which lie as right operands need them. kChunkLoaders copy the operands of the chunk after. One barrier a chunk
-//   Traffic   KD 128: 72 KB a chunk and slice of 64 columns, mostly from L2
-//   Numerics  S f32; S, X and U are rounded to bf16 as operands; sums f32 in an order that does not depend on the slice
+//   Launch    grid (slices, HV, lists * sequences). Groups of 32 lanes: kColumns of the chain, each with 16 columns of
+//             S^T [16 columns x KD] in registers in f32, so that a chain waits for nobody: sums of one product are the
+//             left operand of the next. As many write the outputs of the chunk before; their S and U come as the
+//             chain's operands, which lie as right operands need them. kChunkLoaders copy the operands of the chunk
+//             after. One barrier a chunk
+//   Traffic   KD 128: 68 KB a chunk and slice of 32 columns, 72 KB of 64; the slices of a head share it in the L2 cache
+//   Numerics  S f32; S, X and U are rounded to bf16 as operands; sums f32 in an order that no slice width changes
+//   Predicted 1,800 cycles, 1.0 us a chunk (32 columns, 128 blocks)
+//   Measured  (H200, KDA, 32 heads of 128 x 128, 512 chunks, us a chunk) 3.2 with 32 columns, 3.5 with 64; 3.8 and 4.1
+//             with addresses computed for every copy. Without the loads 2.1, without the chain 2.6, without the outputs
+//             2.5, the loads alone 2.2: they are waited for within the chunk that asks for them, about 4 TB/s over all
+//             blocks
 #pragma once
 
 #include "backends/gpu/kernels/delta_chunk_plan.cuh"
@@ -38,10 +44,10 @@ struct ChunkScanShared {
 /// What a block works on.
 struct ChunkScan {
   int sequence, list, h, first_column;
-  int begin, end;       ///< windows of the segment
-  int first_chunk;      ///< of the sequence, at `begin`
-  int token_count;      ///< of the sequence
-  float* state;         ///< [K, V] of the head
+  int begin, end;   ///< windows of the segment
+  int first_chunk;  ///< of the sequence, at `begin`
+  int token_count;  ///< of the sequence
+  float* state;     ///< [K, V] of the head
 };
 
 __device__ __forceinline__ ChunkScan chunk_scan(const DeltaChunkArgs& a, int columns) {
@@ -67,21 +73,23 @@ __device__ __forceinline__ ChunkScan chunk_scan(const DeltaChunkArgs& a, int col
 /// The windows in which the list has tokens, in order, to shared.place. Returns how many. All threads of the block.
 template <class Shared>
 __device__ __forceinline__ int find_chunks(const DeltaChunkArgs& a, const ChunkScan& scan, Shared& shared) {
-  const int windows = scan.end - scan.begin, thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const int windows = scan.end - scan.begin, thread = static_cast<int>(threadIdx.x),
+            threads = static_cast<int>(blockDim.x);
   for (int i = thread; i < windows; i += threads)
     shared.count[i] = chunk_place(a, scan.begin + i, scan.list, scan.sequence).count;
   __syncthreads();
   int found = 0;
   for (int i = 0; i < windows; ++i) {
-    if (i % threads == thread && shared.count[i]) shared.place[found] = chunk_place(a, scan.begin + i, scan.list, scan.sequence);
+    if (i % threads == thread && shared.count[i])
+      shared.place[found] = chunk_place(a, scan.begin + i, scan.list, scan.sequence);
     found += shared.count[i] != 0;
   }
   __syncthreads();
   return found;
 }
 
-/// Copies `rows` of 64 rows of KD elements that lie together, zeros behind, to rows of KD + 8. Each of kLoaderLanes lanes has a
-/// column of 16-byte pieces, so that all its addresses are constants apart.
+/// Copies `rows` of 64 rows of KD elements that lie together, zeros behind, to rows of KD + 8. Each of kLoaderLanes
+/// lanes has a column of 16-byte pieces, so that all its addresses are constants apart.
 template <int KD>
 __device__ __forceinline__ void copy_rows(std::uint16_t (*to)[KD + 8], const std::uint16_t* from, int rows, int lane) {
   constexpr int kPieces = KD / 8, kAtOnce = kLoaderLanes / kPieces;
@@ -97,7 +105,8 @@ __device__ __forceinline__ void copy_rows(std::uint16_t (*to)[KD + 8], const std
   }
 }
 /// The same for the blocks on and below the diagonal of a tile [64, 64].
-__device__ __forceinline__ void copy_lower_blocks(std::uint16_t (*to)[kChunkStride], const std::uint16_t* from, int rows, int lane) {
+__device__ __forceinline__ void copy_lower_blocks(std::uint16_t (*to)[kChunkStride], const std::uint16_t* from,
+                                                  int rows, int lane) {
   constexpr int kAtOnce = kLoaderLanes / 8;
   const int first = lane / 8, piece = lane % 8 * 8;
   std::uint16_t* const target = &to[first][piece];
@@ -111,8 +120,8 @@ __device__ __forceinline__ void copy_lower_blocks(std::uint16_t (*to)[kChunkStri
 }
 /// The slice's columns of v or w; zeros for rows past `count` and columns past V.
 template <int kWidth>
-__device__ __forceinline__ void copy_values(const DeltaChunkArgs& a, const ChunkScan& scan, const ChunkPlace& place, const ConstRows& rows,
-                                            std::uint16_t (*to)[kWidth + 8], int lane) {
+__device__ __forceinline__ void copy_values(const DeltaChunkArgs& a, const ChunkScan& scan, const ChunkPlace& place,
+                                            const ConstRows& rows, std::uint16_t (*to)[kWidth + 8], int lane) {
   constexpr int kPieces = kWidth / 8, kAtOnce = kLoaderLanes / kPieces;
   const auto* const data = static_cast<const std::uint16_t*>(rows.data);
   const int column = scan.first_column + lane % kPieces * 8;
@@ -138,8 +147,10 @@ __device__ __forceinline__ void copy_values(const DeltaChunkArgs& a, const Chunk
 }
 
 template <int KD, int kColumns, bool kIsDelta>
-__device__ __forceinline__ void load_chain_stage(const DeltaChunkArgs& a, const ChunkScan& scan, const ChunkPlace& place,
-                                                 typename ChunkScanShared<KD, kColumns, kIsDelta>::ChainStage& to, int lane) {
+__device__ __forceinline__ void load_chain_stage(const DeltaChunkArgs& a, const ChunkScan& scan,
+                                                 const ChunkPlace& place,
+                                                 typename ChunkScanShared<KD, kColumns, kIsDelta>::ChainStage& to,
+                                                 int lane) {
   constexpr int kWidth = 16 * kColumns;
   const std::int64_t row = tile_row(a, place, scan.h);
   const int rows = (place.count + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
@@ -154,8 +165,10 @@ __device__ __forceinline__ void load_chain_stage(const DeltaChunkArgs& a, const 
   if (lane < (KD + kChunkTokens) / 4) copy_16_async(&to.factors[4 * lane], factors + 4 * lane, true);
 }
 template <int KD, int kColumns, bool kIsDelta>
-__device__ __forceinline__ void load_output_stage(const DeltaChunkArgs& a, const ChunkScan& scan, const ChunkPlace& place,
-                                                  typename ChunkScanShared<KD, kColumns, kIsDelta>::OutputStage& to, int lane) {
+__device__ __forceinline__ void load_output_stage(const DeltaChunkArgs& a, const ChunkScan& scan,
+                                                  const ChunkPlace& place,
+                                                  typename ChunkScanShared<KD, kColumns, kIsDelta>::OutputStage& to,
+                                                  int lane) {
   const std::int64_t row = tile_row(a, place, scan.h);
   const int rows = (place.count + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
   copy_rows<KD>(to.query, a.tiles.query + row * KD, rows, lane);
@@ -194,8 +207,9 @@ struct ChainState {
 /// The update of a chunk as left operands: U^T = b (T (V - E_in S))^T, or V^T without an erase.
 template <int KD, int kColumns, bool kIsDelta>
 __device__ __forceinline__ void find_update(const DeltaChunkArgs& a, const ChunkScan& scan, const ChunkPlace& place,
-                                            const typename ChunkScanShared<KD, kColumns, kIsDelta>::ChainStage& stage, int group,
-                                            const std::uint32_t (&state)[KD / 16][4], std::uint32_t (&update)[kChunkBlocks][4]) {
+                                            const typename ChunkScanShared<KD, kColumns, kIsDelta>::ChainStage& stage,
+                                            int group, const std::uint32_t (&state)[KD / 16][4],
+                                            std::uint32_t (&update)[kChunkBlocks][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kMatrixLanes, pair = lane % 4 * 2;
 #pragma unroll
   for (int t = 0; t < kChunkBlocks; ++t)
@@ -256,7 +270,9 @@ __device__ __forceinline__ void find_update(const DeltaChunkArgs& a, const Chunk
         for (int e = 0; e < 4; ++e) {
           const int i = 8 * t + pair + e % 2, v = scan.first_column + 16 * group + lane / 4 + e / 2 * 8;
           if (i < place.count && v < a.value_dim)
-            store_element(row_of<Bf16>(a.residual, place.first + i) + static_cast<std::int64_t>(scan.h) * a.value_dim + v, r[t][e]);
+            store_element(
+                row_of<Bf16>(a.residual, place.first + i) + static_cast<std::int64_t>(scan.h) * a.value_dim + v,
+                r[t][e]);
         }
       }
     }
@@ -273,7 +289,8 @@ __device__ __forceinline__ void find_update(const DeltaChunkArgs& a, const Chunk
 /// One chunk of the chain; hands the rounded state before it, and its update, to the outputs.
 template <int KD, int kColumns, bool kIsDelta>
 __device__ __forceinline__ void advance_chain(const DeltaChunkArgs& a, const ChunkScan& scan, const ChunkPlace& place,
-                                              ChunkScanShared<KD, kColumns, kIsDelta>& shared, int parity, int group, ChainState<KD>& chain) {
+                                              ChunkScanShared<KD, kColumns, kIsDelta>& shared, int parity, int group,
+                                              ChainState<KD>& chain) {
   const auto& stage = shared.chain[parity];
   const int lane = static_cast<int>(threadIdx.x) % kMatrixLanes, pair = lane % 4 * 2;
   std::uint32_t update[kChunkBlocks][4];
@@ -308,8 +325,8 @@ __device__ __forceinline__ void advance_chain(const DeltaChunkArgs& a, const Chu
 
 /// Rows of outputs of one 16-token block, 32 columns.
 template <class Sums>
-__device__ __forceinline__ void store_outputs(const DeltaChunkArgs& a, const ChunkScan& scan, const ChunkPlace& place, int block, int column,
-                                              const Sums& sum) {
+__device__ __forceinline__ void store_outputs(const DeltaChunkArgs& a, const ChunkScan& scan, const ChunkPlace& place,
+                                              int block, int column, const Sums& sum) {
   const int lane = static_cast<int>(threadIdx.x) % kMatrixLanes;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -321,7 +338,8 @@ __device__ __forceinline__ void store_outputs(const DeltaChunkArgs& a, const Chu
       const float x = sum[n][2 * half], y = sum[n][2 * half + 1];
       const std::int64_t at = static_cast<std::int64_t>(scan.h) * a.value_dim + v;
       if (a.list_out) {
-        float* to = a.list_out + (static_cast<std::int64_t>(place.block) * kBlockTokens + i) * a.value_heads * a.value_dim + at;
+        float* to =
+            a.list_out + (static_cast<std::int64_t>(place.block) * kBlockTokens + i) * a.value_heads * a.value_dim + at;
         if (v < a.value_dim) to[0] = x;
         if (v + 1 < a.value_dim) to[1] = y;
         continue;
@@ -340,12 +358,13 @@ __device__ __forceinline__ void store_outputs(const DeltaChunkArgs& a, const Chu
 /// Outputs of token blocks b and 3 - b (of like work together), 32 columns: those of chain groups 2 half, 2 half + 1.
 template <int KD, int kColumns, bool kIsDelta>
 __device__ __forceinline__ void write_outputs(const DeltaChunkArgs& a, const ChunkScan& scan, const ChunkPlace& place,
-                                              const ChunkScanShared<KD, kColumns, kIsDelta>& shared, int parity, int group) {
+                                              const ChunkScanShared<KD, kColumns, kIsDelta>& shared, int parity,
+                                              int group) {
   const auto& stage = shared.output[parity];
   const int lane = static_cast<int>(threadIdx.x) % kMatrixLanes, half = group / 2;
   const int block[2] = {group % 2, 3 - group % 2};
   float sum[2][4][4] = {};
-  const auto add = [&](const FourWords& words, int from, int m, const std::uint32_t (&left)[4]) {
+  const auto add = [&](const FourWords& words, int from, int m, const std::uint32_t(&left)[4]) {
     multiply_16x8(sum[m][2 * from], left, words.word[0], words.word[2]);
     multiply_16x8(sum[m][2 * from + 1], left, words.word[1], words.word[3]);
   };
@@ -405,17 +424,19 @@ __global__ void __launch_bounds__(chunk_scan_threads(kColumns), 1) delta_chunk_s
         advance_chain<KD, kColumns, kIsDelta>(a, scan, shared.place[i], shared, parity, group, chain);
         const std::int64_t done = scan.first_chunk + shared.place[i].window - scan.begin + 1;
         if (a.checkpoint_chunks && done % a.checkpoint_chunks == 0 && done * kChunkTokens < scan.token_count) {
-          float* kept = a.checkpoints[scan.sequence] +
-                        ((done / a.checkpoint_chunks - 1) * a.value_heads + scan.h) * static_cast<std::int64_t>(a.key_dim) * a.value_dim;
+          float* kept = a.checkpoints[scan.sequence] + ((done / a.checkpoint_chunks - 1) * a.value_heads + scan.h) *
+                                                           static_cast<std::int64_t>(a.key_dim) * a.value_dim;
           chain.for_each(a, column, [&](float& s, std::int64_t at) { kept[at] = s; });
         }
       }
     } else if (is_output) {
-      if (i > 0) write_outputs<KD, kColumns, kIsDelta>(a, scan, shared.place[i - 1], shared, 1 - parity, group - kColumns);
+      if (i > 0)
+        write_outputs<KD, kColumns, kIsDelta>(a, scan, shared.place[i - 1], shared, 1 - parity, group - kColumns);
     } else {
       if (i + 1 < chunks)
         load_chain_stage<KD, kColumns, kIsDelta>(a, scan, shared.place[i + 1], shared.chain[1 - parity], loader);
-      if (i < chunks) load_output_stage<KD, kColumns, kIsDelta>(a, scan, shared.place[i], shared.output[parity], loader);
+      if (i < chunks)
+        load_output_stage<KD, kColumns, kIsDelta>(a, scan, shared.place[i], shared.output[parity], loader);
       commit_copies();
       wait_for_copies<0>();
     }

@@ -8,7 +8,7 @@
 //   Measured  (us, B = 1 / 8 / 64 / 256, HV 32, K = V = 128, bf16, H200) 3.90 / 12.1 / 76.1 / 294; the recurrence kernel in its
 //             place 10.0 / 23.3 / 161 / 626; 256 threads of 4 rows 4.19 / 13.6 / 87.2 / 338; q and k through shared memory
 //             4.01 / 13.1 / 77.0 / 295; registers capped for 6 or 8 blocks 4.76 / 13.6 / 79 / 300, 4.86 / 14.9 / 102 / 401;
-//             a copy of the states 2.94 / 10.0 / 64.8 / -
+//             a copy of the states 2.94 / 10.0 / 64.8 / -. GDN2 5.3 / 15.3 / 96.1 / -
 #pragma once
 
 #include "backends/gpu/kernels/delta_rule_recurrence.cuh"

@@ -1,9 +1,10 @@
 // sse_decode: one token for each sequence, key_dim 64, 128 or 256, value_dim a multiple of 32, up to 64 partitions.
 //   Computes  as sse_reference.cpp (spec 4), with o = S~^T q + (q . k) w r in place of a second pass over the state
-//   Launch    grid (V / 32, H, B), 128 threads as delta_rule_decode: 8 threads own 32 columns as float4, 16 such groups share
-//             the rows. Every block routes its token; the shared partition's state is loading meanwhile
+//   Launch    grid (V / 32, H, B), 128 threads as delta_rule_decode: 8 threads own 32 columns as float4, 16 such groups
+//             share the rows. Every block routes its token; the shared partition's state is loading meanwhile
 //   Traffic   2 (k + 1) H K V 4 bytes a sequence
 //   Numerics  f32; outputs are summed over the choices in order, then the shared partition
+//   Measured  (us, B = 1 / 8 / 64, GLA, 4 partitions, top 1, 16 heads of 128 x 128, bf16, H200) 7.3 / 17.7 / 95.0
 #pragma once
 
 #include "backends/gpu/kernels/delta_rule_decode.cuh"
@@ -27,7 +28,8 @@ struct SseDecodePartial {
 
 /// A state's columns of this thread: decay, write; adds what it reads to out.
 template <class Element, int kRows>
-__device__ inline void decode_state(const SseTokenView<Element>& token, float (&s)[kRows][4], SseDecodePartial& partial, float (&out)[4]) {
+__device__ inline void decode_state(const SseTokenView<Element>& token, float (&s)[kRows][4], SseDecodePartial& partial,
+                                    float (&out)[4]) {
   const int thread = static_cast<int>(threadIdx.x), group = thread / 8, part = thread / 32, quad = thread % 8;
   float key[kRows], qk = 0, recalled[4] = {}, read[4] = {};
 #pragma unroll
@@ -81,7 +83,8 @@ __global__ void __launch_bounds__(kDecodeThreads) sse_decode_kernel(SseArgs a) {
   const int thread = static_cast<int>(threadIdx.x), h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
   const int group = thread / 8, v = static_cast<int>(blockIdx.x) * kRecurrenceColumns + 4 * (thread % 8);
   const std::int64_t t = b, head = t * a.head_count + h, matrix = static_cast<std::int64_t>(a.key_dim) * a.value_dim;
-  const std::int64_t at = static_cast<std::int64_t>(group) * a.value_dim + v, step = static_cast<std::int64_t>(kDecodeRowGroups) * a.value_dim;
+  const std::int64_t at = static_cast<std::int64_t>(group) * a.value_dim + v,
+                     step = static_cast<std::int64_t>(kDecodeRowGroups) * a.value_dim;
   const bool has_row_decay = a.transition != SseTransition::kGdn, is_delta = a.transition != SseTransition::kGla;
   const bool has_shared = a.shared_q.data != nullptr;
   const auto view = [&](const ConstRows& q, const ConstRows& k, const float* log_decay, const float* beta) {

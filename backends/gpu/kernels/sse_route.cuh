@@ -1,4 +1,5 @@
-// sse_route: the softmax over partitions and its top k (spec 4): largest first, ties to the lower index, not renormalised.
+// sse_route: the softmax over partitions and its top k (spec 4): largest first, ties to the lower index, not
+// renormalised.
 //   A thread routes one token: partitions are few. NaN come last, and no partition twice.
 #pragma once
 

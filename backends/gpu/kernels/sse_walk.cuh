@@ -1,6 +1,6 @@
-// sse_walk: every shape, token by token. A block owns 32 value columns of one head of one sequence and goes through its tokens
-// in order: the chosen partitions, then the shared one. States stay in global memory: which partition a token touches is not
-// known before.
+// sse_walk: every shape, token by token. A block owns 32 value columns of one head of one sequence and goes through its
+// tokens in order: the chosen partitions, then the shared one. States stay in global memory: which partition a token
+// touches is not known before.
 //   Launch   grid (ceil(V / 32), H, B), 256 threads: 32 columns x 8 parts of the key rows
 #pragma once
 
@@ -34,8 +34,8 @@ struct SseWalkToken {
 };
 
 /// One partition, one token: decay, write, read. Returns the output of this thread's column.
-__device__ inline float walk_step(const SseArgs& args, const SseWalkToken& token, std::int64_t t, int head, float* state,
-                             float (*partial)[kWalkColumns]) {
+__device__ inline float walk_step(const SseArgs& args, const SseWalkToken& token, std::int64_t t, int head,
+                                  float* state, float (*partial)[kWalkColumns]) {
   const int column = static_cast<int>(blockIdx.x) * kWalkColumns + static_cast<int>(threadIdx.x) % kWalkColumns;
   const int part = static_cast<int>(threadIdx.x) / kWalkColumns;
   const bool is_inside = column < args.value_dim;
@@ -44,7 +44,8 @@ __device__ inline float walk_step(const SseArgs& args, const SseWalkToken& token
   const bool is_gdn = args.transition == SseTransition::kGdn;
   const auto decay = [&](int k) { return expf(token.log_decay[is_gdn ? gate : gate * args.key_dim + k]); };
   const auto key = [&](int k) { return load(*token.k, args.dtype, t, first + k); };
-  float value = is_inside ? load(args.v, args.dtype, t, static_cast<std::int64_t>(head) * args.value_dim + column) : 0.0f;
+  float value =
+      is_inside ? load(args.v, args.dtype, t, static_cast<std::int64_t>(head) * args.value_dim + column) : 0.0f;
   float write = token.write;
   if (args.transition != SseTransition::kGla) {
     // kDelta: predict with k, write e k. kGdn: the key is e k in both places.
@@ -76,12 +77,17 @@ __global__ void sse_walk_kernel(SseWalkArgs walk) {
     for (int i = 0; i < args.top_k; ++i) {
       const std::int64_t partition = walk.chosen[t * args.top_k + i];
       const float e = walk.weight[t * args.top_k + i];
-      const SseWalkToken token{&args.q, &args.k, args.log_decay, args.beta, args.gate_write ? e : 1.0f, args.gate_read ? e : 1.0f};
+      const SseWalkToken token{
+          &args.q, &args.k, args.log_decay, args.beta, args.gate_write ? e : 1.0f, args.gate_read ? e : 1.0f};
       out += walk_step(args, token, t, head, args.states[b] + (partition * args.head_count + head) * matrix, partial);
     }
     if (args.shared_q.data) {
-      const SseWalkToken token{&args.shared_q, &args.shared_k, args.shared_log_decay ? args.shared_log_decay : args.log_decay,
-                           args.shared_beta ? args.shared_beta : args.beta, 1.0f, 1.0f};
+      const SseWalkToken token{&args.shared_q,
+                               &args.shared_k,
+                               args.shared_log_decay ? args.shared_log_decay : args.log_decay,
+                               args.shared_beta ? args.shared_beta : args.beta,
+                               1.0f,
+                               1.0f};
       out += walk_step(args, token, t, head, args.shared_states[b] + head * matrix, partial);
     }
     if (threadIdx.x < kWalkColumns && column < args.value_dim) {
