@@ -26,10 +26,10 @@ void launch_address(const Launcher& launcher, const SdmArgs& args, const SdmScra
   }
 }
 
-/// Four columns a lane where rows and M0 can be read by four.
+/// Four columns a lane where rows and M0 are whole pieces of 16 bytes.
 bool is_in_fours(const SdmArgs& args) {
-  const std::uintptr_t piece = args.initial_dtype == DType::kF32 ? 16 : 8;
-  return args.value_dim % 4 == 0 && reinterpret_cast<std::uintptr_t>(args.initial) % piece == 0;
+  if (reinterpret_cast<std::uintptr_t>(args.initial) % 16 != 0) return false;
+  return args.value_dim % (args.initial && args.initial_dtype != DType::kF32 ? 8 : 4) == 0;
 }
 
 /// Few groups in all: small blocks, so that every multiprocessor has one. Many: each block goes through several tiles,
@@ -58,8 +58,10 @@ void launch_walk(const Launcher& launcher, const SdmArgs& args, const SdmScratch
   constexpr int kGroups = 2, kTile = kGroups * kColumnLanes * kColumns;
   const dim3 grid(static_cast<unsigned>((args.value_dim + kTile - 1) / kTile), static_cast<unsigned>(args.head_count),
                   static_cast<unsigned>(args.batch.sequence_count));
-  launcher(sdm_walk_kernel<kRows, kColumnLanes, kColumns>, grid, dim3(kGroups * kSdmGroup),
-           kGroups * sizeof(SdmWalkShared<kRows, kColumnLanes, kColumns>), SdmKernelArgs{args, scratch});
+  with_element(args.dtype, [&](auto element) {
+    launcher(sdm_walk_kernel<kRows, kColumnLanes, kColumns, decltype(element)>, grid, dim3(kGroups * kSdmGroup),
+             kGroups * sizeof(SdmWalkShared<kRows, kColumnLanes, kColumns>), SdmKernelArgs{args, scratch});
+  });
 }
 
 template <int kColumns>

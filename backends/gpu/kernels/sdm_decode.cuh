@@ -10,6 +10,11 @@
 //             here. A new row is read from M0 or the shared row and written to its own place: no copy.
 //   Traffic   H (W (row in + 4 V) + R (row in)) bytes for a token; a row that is written and read moves once
 //   Numerics  f32; the rows of a lane in order, then lanes by halves: bits do not depend on the batch
+//   Measured  one H200, bf16, H 2, M0 bf16, rows private after the first step, graph replay over rotating tables; us of
+//   both
+//             kernels, of them sdm_address:  side 480, V 1920, W = R = 64:  B 1 14.0 (5.7)   B 8 19.7 (5.9)   B 64 69.6
+//             (8.0) side 240, V 960, W = R = 64:  B 64 46.0 (8.9);   side 32, V 160, W = R = 16:  B 1 6.6 (2.5) B 64
+//             moves at least 157 MB at V 1920: 37 us at the speed of a copy
 #pragma once
 
 #include "backends/gpu/kernels/sdm_address.cuh"
@@ -18,60 +23,68 @@ namespace cairn::gpu {
 
 struct SdmDecodeShared {
   SdmSource write_source[kSdmMaxCount], write_target[kSdmMaxCount], read_source[kSdmMaxCount];
-  std::int32_t write_slot[kSdmMaxCount], new_row[kSdmMaxCount];  ///< new_row -1: not claimed
+  alignas(16) std::int32_t write_slot[kSdmMaxCount];
+  std::int32_t new_row[kSdmMaxCount], read_slot[kSdmMaxCount];  ///< new_row -1: not claimed
   float write_weight[kSdmMaxCount], write_decay[kSdmMaxCount], write_read[kSdmMaxCount], read_weight[kSdmMaxCount];
 };
 
-/// Sources of the write rows: the loads of rows wait for these only.
-__device__ inline void list_write_sources(const SdmKernelArgs& args, const SdmTable& table, std::int64_t t,
-                                          std::int64_t head, SdmDecodeShared& shared) {
+/// Rows in use before this head of the token takes its own.
+__device__ inline std::int32_t first_row_of_head(const SdmKernelArgs& args, int b, std::int64_t t, std::int64_t head) {
+  std::int32_t row = args.scratch.first_free[b];
+  for (std::int64_t h = 0; h < head; ++h) row += args.scratch.claims[t * args.call.head_count + h];
+  return row;
+}
+
+/// Sources and targets of all rows of the token's head.
+__device__ inline void list_rows(const SdmKernelArgs& args, const SdmTable& table, int b, std::int64_t t,
+                                 std::int64_t head, SdmDecodeShared& shared) {
   const SdmArgs& call = args.call;
-  const std::int64_t slot_count = static_cast<std::int64_t>(call.side) * call.side, pair = t * call.head_count + head;
-  const int writes = sdm_kept(call.write_count, call.side);
+  const SdmScratch& scratch = args.scratch;
+  const std::int64_t first_slot = head * call.side * call.side, pair = t * call.head_count + head;
+  const int writes = sdm_kept(call.write_count, call.side), reads = sdm_kept(call.read_count, call.side);
+  const int step = static_cast<int>(blockDim.x);
+  const std::int32_t first_row = first_row_of_head(args, b, t, head);
   const float g = call.log_decay[pair];
-  for (int i = static_cast<int>(threadIdx.x); i < writes; i += static_cast<int>(blockDim.x)) {
-    const std::int32_t slot = args.scratch.write_slots[pair * writes + i];
-    const float weight = args.scratch.write_weights[pair * writes + i];
+  for (int i = static_cast<int>(threadIdx.x); i < reads; i += step) {
+    const std::int32_t slot = scratch.read_slots[pair * reads + i];
+    shared.read_slot[i] = slot;
+    shared.read_weight[i] = scratch.read_weights[pair * reads + i];
+    shared.read_source[i] = sdm_source(args, table, scratch.read_rows[pair * reads + i], first_slot + slot);
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < kSdmMaxCount; i += step) {
+    if (i >= writes) {
+      shared.write_slot[i] = -1;
+      continue;
+    }
+    const std::int64_t at = pair * writes + i;
+    const std::int32_t slot = scratch.write_slots[at], row = scratch.write_rows[at], rank = scratch.write_ranks[at];
+    const float weight = scratch.write_weights[at];
+    const SdmSource source = sdm_source(args, table, row, first_slot + slot);
     shared.write_slot[i] = slot;
-    shared.write_source[i] =
-        sdm_source(args, table, args.scratch.write_rows[pair * writes + i], head * slot_count + slot);
+    shared.write_source[i] = source;
+    shared.new_row[i] = rank >= 0 ? first_row + rank : -1;
+    shared.write_target[i] = rank >= 0 ? sdm_source(args, table, first_row + rank, 0) : source;
     shared.write_weight[i] = weight;
     shared.write_decay[i] = expf(call.key_weighted_decay ? g * weight : g);
     shared.write_read[i] = 0;
   }
 }
 
-/// Sources of the read rows; one that is also written is read from the registers that hold its new values.
-__device__ inline void list_read_sources(const SdmKernelArgs& args, const SdmTable& table, std::int64_t t,
-                                         std::int64_t head, SdmDecodeShared& shared) {
-  const SdmArgs& call = args.call;
-  const std::int64_t slot_count = static_cast<std::int64_t>(call.side) * call.side, pair = t * call.head_count + head;
-  const int writes = sdm_kept(call.write_count, call.side), reads = sdm_kept(call.read_count, call.side);
+/// A slot that is also written is read from the registers that hold its new values.
+__device__ inline void match_reads(const SdmArgs& call, SdmDecodeShared& shared) {
+  const int reads = sdm_kept(call.read_count, call.side), writes = sdm_kept(call.write_count, call.side);
   for (int i = static_cast<int>(threadIdx.x); i < reads; i += static_cast<int>(blockDim.x)) {
-    const std::int32_t slot = args.scratch.read_slots[pair * reads + i];
-    const float weight = args.scratch.read_weights[pair * reads + i];
+    const std::uint32_t slot = static_cast<std::uint32_t>(shared.read_slot[i]);
     int written = -1;
-    for (int j = 0; j < writes; ++j) written = shared.write_slot[j] == slot ? j : written;
-    if (written >= 0) shared.write_read[written] = weight;
-    shared.read_weight[i] = written >= 0 ? 0.0f : weight;
-    shared.read_source[i] =
-        written >= 0 ? 0 : sdm_source(args, table, args.scratch.read_rows[pair * reads + i], head * slot_count + slot);
-  }
-}
-
-/// Where the write rows go.
-__device__ inline void list_targets(const SdmKernelArgs& args, const SdmTable& table, int b, std::int64_t t,
-                                    std::int64_t head, SdmDecodeShared& shared) {
-  const SdmArgs& call = args.call;
-  const std::int64_t pair = t * call.head_count + head;
-  const int writes = sdm_kept(call.write_count, call.side);
-  std::int32_t next = args.scratch.first_free[b];
-  for (std::int64_t h = 0; h < head; ++h) next += args.scratch.claims[t * call.head_count + h];
-  for (int i = static_cast<int>(threadIdx.x); i < writes; i += static_cast<int>(blockDim.x)) {
-    const std::int32_t rank = args.scratch.write_ranks[pair * writes + i];
-    const std::int32_t row = rank >= 0 ? next + rank : args.scratch.write_rows[pair * writes + i];
-    shared.new_row[i] = rank >= 0 ? row : -1;
-    shared.write_target[i] = reinterpret_cast<SdmSource>(sdm_row(args, table, row));
+    for (int j = 0; j < writes; j += 4) {  // places beyond the set hold -1
+      const float4 four = *reinterpret_cast<const float4*>(shared.write_slot + j);
+      written = float_to_bits(four.x) == slot ? j : float_to_bits(four.y) == slot ? j + 1 : written;
+      written = float_to_bits(four.z) == slot ? j + 2 : float_to_bits(four.w) == slot ? j + 3 : written;
+    }
+    if (written < 0) continue;
+    shared.write_read[written] = shared.read_weight[i];
+    shared.read_weight[i] = 0;
+    shared.read_source[i] = 0;
   }
 }
 
@@ -83,10 +96,9 @@ __device__ inline void commit_claims(const SdmKernelArgs& args, const SdmTable& 
   for (int i = static_cast<int>(threadIdx.x); i < writes; i += static_cast<int>(blockDim.x)) {
     if (shared.new_row[i] >= 0) row_of_slot[shared.write_slot[i]] = shared.new_row[i];
   }
-  if (head != call.head_count - 1 || threadIdx.x != 0) return;
-  std::int32_t next = args.scratch.first_free[b];
-  for (std::int64_t h = 0; h < call.head_count; ++h) next += args.scratch.claims[t * call.head_count + h];
-  table.control[0] = next;
+  if (head == call.head_count - 1 && threadIdx.x == 0) {
+    table.control[0] = first_row_of_head(args, b, t, call.head_count);
+  }
 }
 
 /// Starts the loads of the rows of places row(), row() + kRowLanes, ... that have a source; zeros else.
@@ -105,8 +117,8 @@ __device__ inline void load_rows(const SdmSource* sources, int count, std::int64
 }
 
 template <int kColumns>
-__device__ inline void load_values(const SdmArgs& call, std::int64_t t, std::int64_t head, std::int64_t column,
-                                   bool is_inside, float (&value)[kColumns]) {
+__device__ inline void load_token_values(const SdmArgs& call, std::int64_t t, std::int64_t head, std::int64_t column,
+                                         bool is_inside, float (&value)[kColumns]) {
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
     value[c] = is_inside ? load_raw(call.v, call.dtype, t, head * call.value_dim + column + c) : 0.0f;
@@ -145,12 +157,11 @@ __global__ void __launch_bounds__(256, 2) sdm_decode_kernel(SdmKernelArgs args) 
   bool is_inside = column < call.value_dim;
   float value[kColumns], written[kRows][kColumns], read[kRows][kColumns];
 
-  list_write_sources(args, table, t, head, shared);
-  load_values(call, t, head, column, is_inside, value);
+  list_rows(args, table, b, t, head, shared);
+  load_token_values(call, t, head, column, is_inside, value);
   __syncthreads();
   load_rows<kColumnLanes>(shared.write_source, writes, column, is_inside, written);
-  list_read_sources(args, table, t, head, shared);
-  list_targets(args, table, b, t, head, shared);
+  match_reads(call, shared);
   __syncthreads();
   for (std::int64_t tile = blockIdx.x;;) {
     load_rows<kColumnLanes>(shared.read_source, reads, column, is_inside, read);
@@ -159,7 +170,7 @@ __global__ void __launch_bounds__(256, 2) sdm_decode_kernel(SdmKernelArgs args) 
     for (int k = 0; k < kRows; ++k) {
       const int i = Lanes::row() + k * Lanes::kRowLanes;
       if (i >= writes) continue;
-      unpack_columns(shared.write_source[i], call.initial_dtype, written[k]);
+      unpack_columns(shared.write_source[i], call.initial_dtype, column, written[k]);
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
         written[k][c] *= shared.write_decay[i];
@@ -183,22 +194,25 @@ __global__ void __launch_bounds__(256, 2) sdm_decode_kernel(SdmKernelArgs args) 
       }
       if (is_inside) store_columns(shared.write_target[i], column, written[k]);
     }
+    const std::int64_t own_column = column;
+    const bool own_is_inside = is_inside, is_last = (tile += gridDim.x) >= tiles;
+    if (!is_last) {  // the next rows are on their way before these outputs
+      column = Lanes::template column<kColumns>(tile);
+      is_inside = column < call.value_dim;
+      load_token_values(call, t, head, column, is_inside, value);
+      load_rows<kColumnLanes>(shared.write_source, writes, column, is_inside, written);
+    }
 #pragma unroll
     for (int k = 0; k < kRows; ++k) {
       const int i = Lanes::row() + k * Lanes::kRowLanes;
       if (i >= reads) continue;
-      unpack_columns(shared.read_source[i], call.initial_dtype, read[k]);
+      unpack_columns(shared.read_source[i], call.initial_dtype, own_column, read[k]);
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) out[c] += shared.read_weight[i] * read[k][c];
     }
     Lanes::sum_rows(out);
-    if (is_inside && Lanes::row() == 0) store_outputs(call, t, head, column, out, residual);
-    tile += gridDim.x;
-    if (tile >= tiles) break;
-    column = Lanes::template column<kColumns>(tile);
-    is_inside = column < call.value_dim;
-    load_values(call, t, head, column, is_inside, value);
-    load_rows<kColumnLanes>(shared.write_source, writes, column, is_inside, written);
+    if (own_is_inside && Lanes::row() == 0) store_outputs(call, t, head, own_column, out, residual);
+    if (is_last) break;
   }
   if (blockIdx.x == 0) commit_claims(args, table, b, t, head, shared);
 }

@@ -136,28 +136,20 @@ __device__ inline SdmSource sdm_source(const SdmKernelArgs& args, const SdmTable
   return (reinterpret_cast<SdmSource>(args.call.initial) + static_cast<SdmSource>(offset_bytes)) | (is_half ? 1 : 0);
 }
 
-// Values are loaded as they lie and become f32 where they are used: a conversion right behind its load would wait for
-// it, and so would all loads after it.
+// Values are loaded as they lie and become f32 where they are used: a conversion behind its load would wait for it, and
+// so would all loads after it. For the same reason four columns are one load of 16 bytes, whatever their type: of a row
+// of 16-bit values it also brings the four before or after, so such rows must be whole 16-byte pieces.
 
-/// kColumns neighbouring values from column v of a source; those of 16 bits side by side in the first words.
+/// kColumns neighbouring values from column v of a source.
 template <int kColumns>
 __device__ inline void load_columns(SdmSource source, std::int64_t v, float (&x)[kColumns]) {
-  if (source & 1) {
-    const std::uint16_t* row = reinterpret_cast<const std::uint16_t*>(source - 1) + v;
-    if constexpr (kColumns == 4) {
-      const std::uint64_t four = *reinterpret_cast<const std::uint64_t*>(row);
-      x[0] = bits_to_float(static_cast<std::uint32_t>(four)),
-      x[1] = bits_to_float(static_cast<std::uint32_t>(four >> 32));
-    } else {
-      x[0] = bits_to_float(*row);
-    }
-    return;
-  }
-  const float* row = reinterpret_cast<const float*>(source) + v;
+  const SdmSource at = (source & ~SdmSource{1}) + static_cast<SdmSource>(v << (source & 1 ? 1 : 2));
   if constexpr (kColumns == 4) {
-    load_four(row, x);
+    load_four(reinterpret_cast<const float*>(at & ~SdmSource{15}), x);
+  } else if (source & 1) {
+    x[0] = bits_to_float(*reinterpret_cast<const std::uint16_t*>(at));
   } else {
-    x[0] = *row;
+    x[0] = *reinterpret_cast<const float*>(at);
   }
 }
 
@@ -167,11 +159,16 @@ __device__ inline float half_value(std::uint32_t bits, DType dtype) {
 
 /// What load_columns left becomes f32.
 template <int kColumns>
-__device__ inline void unpack_columns(SdmSource source, DType initial_dtype, float (&x)[kColumns]) {
+__device__ inline void unpack_columns(SdmSource source, DType initial_dtype, std::int64_t v, float (&x)[kColumns]) {
   if ((source & 1) == 0) return;
-  const std::uint32_t low = float_to_bits(x[0]), high = float_to_bits(x[kColumns / 2 == 2 ? 1 : 0]);
+  if constexpr (kColumns == 4) {
+    const bool is_second = v % 8 >= 4;
+    const std::uint32_t low = float_to_bits(is_second ? x[2] : x[0]), high = float_to_bits(is_second ? x[3] : x[1]);
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c) x[c] = half_value((c < 2 ? low : high) >> (c % 2 * 16) & 0xFFFFu, initial_dtype);
+    for (int c = 0; c < kColumns; ++c) x[c] = half_value((c < 2 ? low : high) >> (c % 2 * 16) & 0xFFFFu, initial_dtype);
+  } else {
+    x[0] = half_value(float_to_bits(x[0]), initial_dtype);
+  }
 }
 
 /// An activation as it lies, and what it is.
@@ -183,14 +180,26 @@ __device__ inline float raw_value(float raw, DType dtype) {
   return dtype == DType::kF32 ? raw : bits_to_float(float_to_bits(raw) << 16);
 }
 
+/// kColumns values of a row in f32, in shared memory as such.
+template <int kColumns>
+__device__ inline void load_values(const float* from, float (&x)[kColumns]) {
+  if constexpr (kColumns == 4) {
+    load_four(from, x);
+  } else {
+    x[0] = *from;
+  }
+}
+template <int kColumns>
+__device__ inline void store_values(float* to, const float (&x)[kColumns]) {
+  if constexpr (kColumns == 4) {
+    store_four(to, x);
+  } else {
+    *to = x[0];
+  }
+}
 template <int kColumns>
 __device__ inline void store_columns(SdmSource target, std::int64_t v, const float (&x)[kColumns]) {
-  float* row = reinterpret_cast<float*>(target) + v;
-  if constexpr (kColumns == 4) {
-    store_four(row, x);
-  } else {
-    *row = x[0];
-  }
+  store_values(reinterpret_cast<float*>(target) + v, x);
 }
 
 /// A group's lanes: row_of_lane is the first place of a set that a lane holds, then every kRowLanes-th.
