@@ -3,12 +3,10 @@
 //   Shapes    scores [T, H, 2 n]; slots, weights, rows [T, H, W'], best first, W' = min(W, n * n)
 //   Launch    grid (T, H, 2): writes, reads; 64 threads for each list of a half, at most 512
 //   How       groups of 32 lanes sort lists of 32, 64 or 128 keys in registers (bitonic), and pairs of sorted lists
-//   melt
-//             into the best half of both. Of the sums only those that fewer than W others dominate are looked at:
+//             melt into the best half of both. Of the sums only those that fewer than W others dominate are looked at:
 //             (i + 1)(j + 1) <= W, 280 for W = 64.
 //   Numerics  NaN counts as the least score, the others are held to +-2^126: their order is total, so that every place
-//   is
-//             filled with a slot of the table. Ties: lower index, then lower slot.
+//             is filled with a slot of the table. Ties: lower index, then lower slot.
 #pragma once
 
 #include <type_traits>

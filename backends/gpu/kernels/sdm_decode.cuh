@@ -1,20 +1,18 @@
 // sdm_decode: one token for each sequence: rows are claimed, predicted from, updated and read in one pass.
 //   Computes  as sdm_reference.cpp, from the addresses of sdm_address.cuh
 //   Shapes    v, out, residual [B, H, V]; rows f32, V wide; M0 read where it lies
-//   Launch    grid (column tiles, H, B); groups of 32 lanes, each a tile of 4 column_lanes columns; a lane holds kRows
-//   write
-//             rows and kRows read rows of 4 columns in registers
+//   Launch    grid (blocks, H, B); groups of 32 lanes, each with kColumnLanes * kColumns columns; a lane holds kRows
+//             write rows and kRows read rows of kColumns columns in registers; a block goes through tiles of columns
 //   Claims    a slot in need takes row first_free + (rows taken by the heads before) + (its rank in the head), which
-//   every
-//             block finds alone from the scratch; the blocks of the first tile write the table, which nobody reads
-//             here. A new row is read from M0 or the shared row and written to its own place: no copy.
+//             every block finds alone from the scratch; the blocks of the first tile write the table, which nobody
+//             reads here. A new row is read from M0 or the shared row and written to its own place: no copy.
 //   Traffic   H (W (row in + 4 V) + R (row in)) bytes for a token; a row that is written and read moves once
 //   Numerics  f32; the rows of a lane in order, then lanes by halves: bits do not depend on the batch
 //   Measured  one H200, bf16, H 2, M0 bf16, rows private after the first step, graph replay over rotating tables; us of
-//   both
-//             kernels, of them sdm_address:  side 480, V 1920, W = R = 64:  B 1 14.0 (5.7)   B 8 19.7 (5.9)   B 64 69.6
-//             (8.0) side 240, V 960, W = R = 64:  B 64 46.0 (8.9);   side 32, V 160, W = R = 16:  B 1 6.6 (2.5) B 64
-//             moves at least 157 MB at V 1920: 37 us at the speed of a copy
+//             sdm_address and this one together, in brackets sdm_address alone
+//               side 480, V 1920, W 64    B 1 14.0 (5.7)    B 8 19.7 (5.9)    B 64 69.6 (8.0), a copy's speed: 37
+//               side 240, V  960, W 64                                        B 64 46.0 (8.9)
+//               side  32, V  160, W 16    B 1  6.6 (2.5)
 #pragma once
 
 #include "backends/gpu/kernels/sdm_address.cuh"

@@ -2,15 +2,13 @@
 //   Computes  as sdm_reference.cpp
 //   Shapes    v, out, residual [T, H, V]; rows f32, V wide; M0 read where it lies
 //   Launch    grid (column tiles, H, B); groups of 32 lanes walk alone over their columns: no block barrier
-//   Per token a lane holds kRows write rows and kRows read rows of kColumns columns. Rows are on their way two tokens
-//   ahead;
-//             those that a token in between writes come from shared memory instead (links). The lists of rows are
-//             copied to shared memory kSdmAhead tokens ahead.
+//   How       a lane holds kRows write rows and kRows read rows of kColumns columns of a token. Rows are on their way two
+//             tokens ahead; those that a token in between writes come from shared memory instead (links). The lists of
+//             rows are copied to shared memory kSdmAhead tokens ahead.
 //   Numerics  f32; the rows of a lane in order, then lanes by halves: bits do not depend on the batch or on splits
-//   Measured  one H200, bf16, 2,048 tokens of one sequence, H 2:  side 32, V 160, W = R = 16: 1.49 ms (address 0.02,
-//   claim 0.02)
-//             side 480, V 1920, W = R = 64: 5.06 ms (0.22, 0.03).  Bound by the instructions of one warp after the
-//             other
+//   Measured  one H200, bf16, 2,048 tokens of one sequence, H 2; ms, in brackets sdm_address, the claim
+//               side  32, V  160, W 16    1.49 (0.02, 0.02)
+//               side 480, V 1920, W 64    5.06 (0.22, 0.03)
 #pragma once
 
 #include "backends/gpu/kernels/sdm_claim.cuh"
