@@ -1,10 +1,10 @@
 // sdm_claim: rows for the slots that a prefill writes, for all tokens at once, and where every row is then found.
-//   mark      a slot in need holds INT_MIN + its first occurrence in the sequence (atomic minimum: any order, one result)
+//   mark      a slot in need holds INT_MIN + its first occurrence in the sequence (atomic minimum)
 //   count     first occurrences in pieces of kSdmChunk
-//   number    the first occurrence of a slot takes row first_free + (first occurrences before it): row numbers follow the
-//             order of tokens, heads and places, as if the tokens had come alone
-//   resolve   for every occurrence the address of the row's values before the token (M0 or the shared row until the token
-//             that claims it), and whether one of the two tokens before, or the token's own write, holds newer ones
+//   number    the first occurrence of a slot takes row first_free + (first occurrences before it): row numbers follow
+//             the order of tokens, heads and places, as if the tokens had come alone
+//   resolve   for every occurrence the address of the row's values before the token (M0 or the shared row until the
+//             token that claims it), and whether one of the two tokens before, or the token's own write, holds newer ones
 //   Launch    mark, count, number: grid (pieces, B), 256 threads of 4 occurrences; resolve: grid (T, H), 128 threads
 #pragma once
 
