@@ -4,7 +4,7 @@
 //   number    the first occurrence of a slot takes row first_free + (first occurrences before it): row numbers follow
 //             the order of tokens, heads and places, as if the tokens had come alone
 //   resolve   for every occurrence the address of the row's values before the token (M0 or the shared row until the
-//             token that claims it), and whether one of the two tokens before, or the token's own write, holds newer ones
+//             token that claims it), and whether one of the two tokens before, or its own write, has newer ones
 //   Launch    mark, count, number: grid (pieces, B), 256 threads of 4 occurrences; resolve: grid (T, H), 128 threads
 #pragma once
 

@@ -3,8 +3,8 @@
 //   Shapes    v, out, residual [T, H, V]; rows f32, V wide; M0 read where it lies
 //   Launch    grid (column tiles, H, B); groups of 32 lanes walk alone over their columns: no block barrier
 //   How       a lane holds kRows write rows and kRows read rows of kColumns columns of a token. Rows are on their way
-//             two tokens ahead; those that a token in between writes come from shared memory instead (links). The lists of
-//             rows are copied to shared memory kSdmAhead tokens ahead.
+//             two tokens ahead; those that a token in between writes come from shared memory instead (links). The
+//             lists of rows are copied to shared memory kSdmAhead tokens ahead.
 //   Numerics  f32; the rows of a lane in order, then lanes by halves: bits do not depend on the batch or on splits
 //   Measured  one H200, bf16, 2,048 tokens of one sequence, H 2; ms, in brackets sdm_address, the claim
 //               side  32, V  160, W 16    1.49 (0.02, 0.02)
