@@ -74,7 +74,7 @@ __device__ __forceinline__ void load_columns(const DeltaChunkArgs& a, const Chun
     const std::int64_t t = token(i);
     x.q[i] = load_row_pair(row(side.q, t) + key_at, from, a.key_dim, has_words);
     x.k[i] = load_row_pair(row(side.k, t) + key_at, from, a.key_dim, has_words);
-    if constexpr (x.kHasErase) {
+    if constexpr (ChunkColumns<kEdit>::kHasErase) {
       x.b[i] = load_row_pair(row(a.erase, t) + static_cast<std::int64_t>(h) * a.key_dim, from, a.key_dim, has_words);
     }
   }
@@ -107,7 +107,7 @@ __device__ __forceinline__ void finish_columns(const DeltaChunkArgs& a, int coun
   for (int i = 0; i < kBlockTokens; ++i) {
     const std::uint32_t kept = i < count ? columns : 0;
     x.q[i] &= kept, x.k[i] &= kept;
-    if constexpr (x.kHasErase) x.b[i] &= kept;
+    if constexpr (ChunkColumns<kEdit>::kHasErase) x.b[i] &= kept;
     x.decay[i][0] = kept ? decay_of(x.decay[i][0]) : 1.0f;
     x.decay[i][1] = kept ? decay_of(x.decay[i][1]) : 1.0f;
   }
