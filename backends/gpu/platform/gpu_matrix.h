@@ -45,6 +45,34 @@ __device__ inline std::uint32_t pack_bf16(float low, float high) {
 #endif
 }
 
+#if !defined(CAIRN_MATRIX_BY_MMA)
+/// The sums of a lane: left(i, lane) and right(i, lane) give a[i] and b[i] of a lane of the group.
+template <class Left, class Right>
+__device__ inline float4 sum_products(float4 d, const Left& left, const Right& right) {
+  const int lane = static_cast<int>(threadIdx.x) % kMatrixLanes, row = lane / 4, column = lane % 4 * 2;
+  for (int half = 0; half < 2; ++half) {
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      const std::uint32_t upper = left(2 * half, 4 * row + quarter), lower = left(2 * half + 1, 4 * row + quarter);
+      const std::uint32_t first = right(half, 4 * column + quarter), second = right(half, 4 * column + 4 + quarter);
+      d.x = fmaf(high_bf16(upper), high_bf16(first), fmaf(low_bf16(upper), low_bf16(first), d.x));
+      d.y = fmaf(high_bf16(upper), high_bf16(second), fmaf(low_bf16(upper), low_bf16(second), d.y));
+      d.z = fmaf(high_bf16(lower), high_bf16(first), fmaf(low_bf16(lower), low_bf16(first), d.z));
+      d.w = fmaf(high_bf16(lower), high_bf16(second), fmaf(low_bf16(lower), low_bf16(second), d.w));
+    }
+  }
+  return d;
+}
+#endif
+
+#if defined(CAIRN_MATRIX_BY_SHUFFLES)
+/// A call, not inlined: kernels have hundreds of products, and inlined a file of them compiled for six minutes a chip.
+static __device__ __attribute__((noinline)) float4 multiply_by_shuffles(float4 d, uint4 a, uint2 b) {
+  const std::uint32_t left[4] = {a.x, a.y, a.z, a.w}, right[2] = {b.x, b.y};
+  const auto word = [](std::uint32_t mine, int from) { return __shfl(mine, from, kMatrixLanes); };
+  return sum_products(d, [&](int i, int from) { return word(left[i], from); }, [&](int i, int from) { return word(right[i], from); });
+}
+#endif
+
 /// d += a b, bf16 operands.
 __device__ inline void multiply_16x8(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
 #if defined(CAIRN_MATRIX_BY_MMA)
@@ -53,26 +81,15 @@ __device__ inline void multiply_16x8(float (&d)[4], const std::uint32_t (&a)[4],
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else
-  const int lane = static_cast<int>(threadIdx.x) % kMatrixLanes, row = lane / 4, column = lane % 4 * 2;
+  float4 sums;
+  sums.x = d[0], sums.y = d[1], sums.z = d[2], sums.w = d[3];
 #if defined(CAIRN_MATRIX_BY_SHUFFLES)
-  const auto word = [](std::uint32_t mine, int from) { return __shfl(mine, from, kMatrixLanes); };
-  const auto left = [&](int i, int from) { return word(a[i], from); };
-  const auto right = [&](int i, int from) { return word(i == 0 ? b0 : b1, from); };
+  sums = multiply_by_shuffles(sums, make_uint4(a[0], a[1], a[2], a[3]), make_uint2(b0, b1));
 #else
   const EmulatedOperands* group = emulated_operands({{a[0], a[1], a[2], a[3]}, {b0, b1}});
-  const auto left = [&](int i, int from) { return group[from].a[i]; };
-  const auto right = [&](int i, int from) { return group[from].b[i]; };
+  sums = sum_products(sums, [&](int i, int from) { return group[from].a[i]; }, [&](int i, int from) { return group[from].b[i]; });
 #endif
-  for (int half = 0; half < 2; ++half) {
-    for (int quarter = 0; quarter < 4; ++quarter) {
-      const std::uint32_t upper = left(2 * half, 4 * row + quarter), lower = left(2 * half + 1, 4 * row + quarter);
-      const std::uint32_t first = right(half, 4 * column + quarter), second = right(half, 4 * column + 4 + quarter);
-      d[0] = fmaf(high_bf16(upper), high_bf16(first), fmaf(low_bf16(upper), low_bf16(first), d[0]));
-      d[1] = fmaf(high_bf16(upper), high_bf16(second), fmaf(low_bf16(upper), low_bf16(second), d[1]));
-      d[2] = fmaf(high_bf16(lower), high_bf16(first), fmaf(low_bf16(lower), low_bf16(first), d[2]));
-      d[3] = fmaf(high_bf16(lower), high_bf16(second), fmaf(low_bf16(lower), low_bf16(second), d[3]));
-    }
-  }
+  d[0] = sums.x, d[1] = sums.y, d[2] = sums.z, d[3] = sums.w;
 #endif
 }
 
