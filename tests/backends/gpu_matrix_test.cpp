@@ -1,4 +1,5 @@
 // The fragments and products of backends/gpu/platform/gpu_matrix.h on the block emulator, against plain sums.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include <vector>
