@@ -114,8 +114,9 @@ void DeltaRuleLayer::run_parts(Step& step, Rows raw, Rows qkv) const {
 }
 
 FeatureMapArgs DeltaRuleLayer::beta_args(Step& step, const DeltaInputs& inputs, float* beta) const {
+  const ConstRows raw = config_.has_beta ? ConstRows(extra(step, inputs, 0)) : ConstRows(inputs.v);
   return {step.dtype(), DType::kF32, FeatureMap::kSigmoid, step.token_count(), 1, config_.value_heads,
-          1, config_.beta_scale, extra(step, inputs, 0), {beta, config_.value_heads}};
+          1, config_.beta_scale, raw, {beta, config_.value_heads}};
 }
 
 const float* DeltaRuleLayer::run_beta(Step& step, ConstRows x, const DeltaInputs& inputs) const {
@@ -124,7 +125,6 @@ const float* DeltaRuleLayer::run_beta(Step& step, ConstRows x, const DeltaInputs
   if (!config_.has_beta) {  // 2 sigmoid(0 x) = 1
     args.scale = 0;
     args.out_scale = 2;
-    args.in = inputs.v;
   }
   step.run(step.ops().feature_map, args, "feature_map");
   (void)x;
