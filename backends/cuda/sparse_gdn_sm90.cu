@@ -11,7 +11,7 @@
 #include "backends/cuda/sparse_gdn_intra_sm90.cuh"
 #include "backends/cuda/sparse_gdn_outputs_sm90.cuh"
 #include "backends/cuda/tensor_map.h"
-#include "backends/gpu/sparse_gdn_select.h"
+#include "backends/gpu/sparse_gdn_select_gpu.h"
 
 namespace cairn::gpu {
 namespace {

@@ -5,7 +5,7 @@
 #include "backends/gpu/kernels/sparse_gdn_intra.cuh"
 #include "backends/gpu/kernels/sparse_gdn_layout.cuh"
 #include "backends/gpu/kernels/sparse_gdn_outputs.cuh"
-#include "backends/gpu/sparse_gdn_select.h"
+#include "backends/gpu/sparse_gdn_select_gpu.h"
 
 namespace cairn::gpu {
 namespace {

