@@ -43,11 +43,6 @@ __device__ __forceinline__ void load_keys_and_queries(const GdnPrefillArgs& a, I
   }
 }
 
-/// Log-decays and betas of two tokens of one value head: warp w of a group has head w of the key head's (at most 4).
-struct GatePair {
-  float decay[2], beta[2];
-};
-
 __device__ __forceinline__ GatePair load_gates(const GdnPrefillArgs& a, int item, int item_count, int warp, int lane) {
   GatePair gates = {};
   const int heads_per_key = a.value_heads / a.key_heads, chunk = item / a.key_heads;
@@ -280,7 +275,7 @@ __global__ void __launch_bounds__(128 * kIntraGroups, 1) gdn_intra_kernel(const 
       }
       warpgroup_barrier(barrier);
     }
-    if (thread == 0 && a.overlapped) publish(a.work.ready + item);
+    if (thread == 0 && a.overlapped) publish(a.work.ready + item, 1);
   }
 }
 

@@ -1,7 +1,7 @@
 // What the two kernels of the sm_90a GDN prefill share: sizes, arguments, where a chunk lies.
 #pragma once
 
-#include "backends/cuda/sm90_instructions.cuh"
+#include "backends/cuda/gdn_fragments_sm90.cuh"
 #include "backends/interface/op_args.h"
 
 namespace cairn::gpu::sm90 {
@@ -32,23 +32,13 @@ struct GdnPrefillArgs {
   int chunk_begin[kMaxSequences + 1];
 };
 
-/// Rows of the batch that a chunk covers: tokens [first, first + count), count <= 64.
-struct ChunkRows {
-  int first, count;
-};
-
 __device__ __forceinline__ ChunkRows chunk_rows(const GdnPrefillArgs& a, int sequence, int chunk) {
   const int first = a.token_begin[sequence] + (chunk - a.chunk_begin[sequence]) * kChunk;
   return {first, min(kChunk, a.token_begin[sequence + 1] - first)};
 }
 
 __device__ __forceinline__ int sequence_of(const GdnPrefillArgs& a, int chunk) {
-  int low = 0, high = a.sequence_count;  // chunk_begin[low] <= chunk < chunk_begin[high]
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    if (a.chunk_begin[middle] <= chunk) low = middle; else high = middle;
-  }
-  return low;
+  return find_sequence(a.chunk_begin, a.sequence_count, chunk);
 }
 
 }  // namespace cairn::gpu::sm90

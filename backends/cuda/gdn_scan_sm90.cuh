@@ -75,25 +75,6 @@ __device__ __forceinline__ void clear_rows(ScanStage& stage, int count, int thre
   fence_engines();
 }
 
-/// Calls visit(element of s, key row, value column) for the 64 state elements of this thread.
-template <class Visit>
-__device__ __forceinline__ void for_each_state_element(int warp, int lane, const Visit& visit) {
-#pragma unroll
-  for (int j = 0; j < 16; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) visit(4 * j + i, 8 * j + 2 * (lane % 4) + i % 2, 16 * warp + lane / 4 + 8 * (i / 2));
-  }
-}
-
-/// Rounds S to the left operand of 8 products of 16 key rows.
-__device__ __forceinline__ void round_state(const float (&s)[64], std::uint32_t (&rounded)[8][4]) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-#pragma unroll
-    for (int n = 0; n < 4; ++n) rounded[i][n] = pack_bf16(s[8 * i + 2 * n], s[8 * i + 2 * n + 1]);
-  }
-}
-
 /// X^T = S^T K^T of a chunk: 8 products, committed.
 __device__ __forceinline__ void multiply_state(float (&x)[32], const std::uint32_t (&state)[8][4], std::uint32_t tiles) {
 #pragma unroll
@@ -182,7 +163,7 @@ __device__ __forceinline__ void load_all_stages(const GdnPrefillArgs& a, const S
   for (int chunk = place.begin; chunk < place.end; ++chunk) {
     while (a.overlapped && published <= chunk) {
       const int mine = published + lane;
-      const bool is_ready = mine < place.end && is_published(a.work.ready + mine * a.key_heads + place.key_head);
+      const bool is_ready = mine < place.end && read_published(a.work.ready + mine * a.key_heads + place.key_head) != 0;
       const unsigned waiting = ~__ballot_sync(0xffffffffu, is_ready);
       published += waiting ? __ffs(static_cast<int>(waiting)) - 1 : 32;
     }
@@ -194,11 +175,6 @@ __device__ __forceinline__ void load_all_stages(const GdnPrefillArgs& a, const S
     __syncwarp();
     if (++stage == kScanStages) stage = 0, parity ^= 1;
   }
-}
-
-/// Address of the 8 x 8 pieces of a warp's 16 rows for store_matrices, at two neighbouring 16-byte columns.
-__device__ __forceinline__ std::uint32_t fragment_address(int warp, int lane, int first_piece) {
-  return swizzled(16 * warp + lane / 8 % 2 * 8 + lane % 8, first_piece + lane / 16);
 }
 
 __device__ __forceinline__ void run_chain(const GdnPrefillArgs& a, const ScanPlace& place, ScanShared& shared, int thread) {

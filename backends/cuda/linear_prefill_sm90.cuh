@@ -132,7 +132,7 @@ __device__ __forceinline__ void store_eights(const LinearPrefillArgs& a, int fir
                                  : pack_bf16(sums[2 * i], sums[2 * i + 1]);
       }
       __syncwarp();  // every lane has read what is overwritten
-      store_matrices_transposed(matrices, m);
+      store_transposed(matrices, m);
     }
     warpgroup_barrier(1 + group);
     for_each_piece([](std::uint32_t place, std::uint16_t* to) { store_global_16(to, load_shared_16(place)); });

@@ -47,12 +47,6 @@ __device__ __forceinline__ void multiply_64(float (&d)[kColumns / 2], std::uint6
   }
 }
 
-/// Four 8 x 8 matrices, each row of shared memory taking a column of the registers' matrix; and back.
-__device__ __forceinline__ void store_matrices_transposed(std::uint32_t address, const std::uint32_t (&m)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(m[0]),
-               "r"(m[1]), "r"(m[2]), "r"(m[3])
-               : "memory");
-}
 __device__ __forceinline__ void store_shared_16(std::uint32_t address, uint4 x) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                : "memory");

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "backends/gpu/platform/gpu_platform.h"
+#include "backends/gpu/platform/gpu_matrix.h"
 
 namespace cairn::gpu::sm90 {
 
@@ -69,13 +69,35 @@ __device__ __forceinline__ void load_bytes(std::uint32_t to, const void* from, i
       : "memory");
 }
 
-__device__ __forceinline__ void publish(int* flag) {
-  asm volatile("st.release.gpu.global.s32 [%0], 1;" ::"l"(flag) : "memory");
+// Copies from shared memory to global memory by the engine, in groups of one thread.
+__device__ __forceinline__ void store_tile(const CUtensorMap* map, int column, int row, std::uint32_t from) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(column),
+               "r"(row), "r"(from)
+               : "memory");
 }
-__device__ __forceinline__ bool is_published(const int* flag) {
+__device__ __forceinline__ void store_bytes(void* to, std::uint32_t from, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Waits until the shared memory of all groups but the last kPending has been read, or until they are written.
+template <int kPending>
+__device__ __forceinline__ void stores_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void stores_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// Between blocks: what is written before publish() is seen by who has read the value.
+__device__ __forceinline__ void publish(int* to, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+__device__ __forceinline__ int read_published(const int* from) {
   int value;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
-  return value != 0;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
 }
 
 // ---------------------------------------------------------------- 8x8 matrices, transposed
@@ -92,6 +114,13 @@ __device__ __forceinline__ void store_matrices(std::uint32_t address, const std:
                : "memory");
 }
 
+/// Each row of shared memory takes a column of the registers' matrix: what load_transposed reads.
+__device__ __forceinline__ void store_transposed(std::uint32_t address, const std::uint32_t (&m)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(m[0]),
+               "r"(m[1]), "r"(m[2]), "r"(m[3])
+               : "memory");
+}
+
 /// 16 bytes in one instruction, whatever the compiler thinks of its registers.
 __device__ __forceinline__ uint4 load_shared_16(std::uint32_t address) {
   uint4 x;
@@ -102,14 +131,6 @@ __device__ __forceinline__ void store_global_16(void* to, uint4 x) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
 
-/// Two f32 as bf16 in one word; `low` in the low half.
-__device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
-  std::uint32_t packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
-}
-__device__ __forceinline__ float low_bf16(std::uint32_t packed) { return __uint_as_float(packed << 16); }
-__device__ __forceinline__ float high_bf16(std::uint32_t packed) { return __uint_as_float(packed & 0xFFFF0000u); }
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -146,6 +167,12 @@ __device__ __forceinline__ void pin(float (&registers)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
+/// Computed here, not between the products that take them.
+__device__ __forceinline__ void pin(std::uint32_t (&words)[4]) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) asm volatile("" : "+r"(words[n])::"memory");
+}
+
 #define CAIRN_D8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
                        "+f"(d[i + 6]), "+f"(d[i + 7])
 #define CAIRN_D32(d) CAIRN_D8(d, 0), CAIRN_D8(d, 8), CAIRN_D8(d, 16), CAIRN_D8(d, 24)
@@ -178,6 +205,33 @@ __device__ __forceinline__ void multiply_64x128_transposed(float (&d)[64], const
                ", {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
                : CAIRN_D64(d)
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+/// d[64 x 128] (+)= a[64 x 16] b[128 x 16]^T, both from shared memory.
+__device__ __forceinline__ void multiply_64x128(float (&d)[64], std::uint64_t a, std::uint64_t b, int add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %66, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " CAIRN_NAMES64 ", %64, %65, add, 1, 1, 0, 0;\n}"
+      : CAIRN_D64(d)
+      : "l"(a), "l"(b), "r"(add));
+}
+/// d[64 x 128] (+)= a[64 x 16] b[16 x 128], a from registers, b contiguous along its 128 columns.
+__device__ __forceinline__ void multiply_64x128_rows(float (&d)[64], const std::uint32_t (&a)[4], std::uint64_t b,
+                                                     int add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %69, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " CAIRN_NAMES64
+      ", {%64, %65, %66, %67}, %68, add, 1, 1, 1;\n}"
+      : CAIRN_D64(d)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+/// d[64 x 64] (+)= a[16 x 64]^T b[64 x 16]^T, both from shared memory, a contiguous along its 64 columns.
+__device__ __forceinline__ void multiply_columns_64x64(float (&d)[32], std::uint64_t a, std::uint64_t b, int add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %34, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " CAIRN_NAMES32 ", %32, %33, add, 1, 1, 1, 0;\n}"
+      : CAIRN_D32(d)
+      : "l"(a), "l"(b), "r"(add));
 }
 
 /// d[16 x 8] += a[16 x 8] b[8 x 8] of one warp, tf32 operands, f32 sums.

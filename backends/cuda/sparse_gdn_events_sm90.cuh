@@ -228,14 +228,14 @@ __device__ __forceinline__ void store_deltas(const SparsePrefillArgs& a, const S
       if (event > 0) barrier_arrive(shared_address(&shared.u_free[(event - 1) & 1]));
       if (event % kPublishEvery == 0) {
         stores_wait<1>();
-        publish_count(progress, event);
+        publish(progress, event);
       }
     }
     __syncwarp();
   }
   if (lane == 0) {
     stores_wait<0>();
-    publish_count(progress, place.events);
+    publish(progress, place.events);
   }
 }
 
@@ -260,7 +260,7 @@ __device__ __forceinline__ void store_states(const SparsePrefillArgs& a, const S
     barrier_arrive(shared_address(&shared.state_free));
     if (states % (kPublishEvery / 2) == 0) {
       stores_wait<1>();
-      publish_count(progress, states);
+      publish(progress, states);
     }
     ++states;
   };
@@ -277,7 +277,7 @@ __device__ __forceinline__ void store_states(const SparsePrefillArgs& a, const S
   }
   if (lane == 0) {
     stores_wait<0>();
-    publish_count(progress, states);
+    publish(progress, states);
   }
 }
 
@@ -361,21 +361,6 @@ __device__ __forceinline__ void run_preparation(const EventPlace& place, EventSh
 }
 
 // ---------------------------------------------------------------- warpgroup 0
-
-/// Calls visit(element of s, key row, value column) for the 64 state elements of this thread.
-template <class Visit>
-__device__ __forceinline__ void for_each_state_element(int warp, int lane, const Visit& visit) {
-#pragma unroll
-  for (int j = 0; j < 16; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) visit(4 * j + i, 8 * j + 2 * (lane % 4) + i % 2, 16 * warp + lane / 4 + 8 * (i / 2));
-  }
-}
-
-__device__ __forceinline__ void round_state(const float (&s)[64], std::uint32_t (&rounded)[8][4]) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) round_sums(s, i, rounded[i]);
-}
 
 /// Gives the rounded state to warp 14.
 __device__ __forceinline__ void hand_over_state(EventShared& shared, const std::uint32_t (&rounded)[8][4], int states,

@@ -58,10 +58,6 @@ __device__ __forceinline__ void load_tail(const SparsePrefillArgs& a, IntraShare
   }
 }
 
-/// Log-decays and betas of two tokens of one value head: warp w has head w of the group.
-struct GatePair {
-  float decay[2], beta[2];
-};
 __device__ __forceinline__ GatePair load_gates(const SparsePrefillArgs& a, const IntraItem& item, int warp, int lane) {
   GatePair gates = {};
   if (warp >= a.per_group()) return gates;

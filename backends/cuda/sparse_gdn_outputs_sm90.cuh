@@ -107,7 +107,7 @@ __device__ __forceinline__ float await_state(const SparsePrefillArgs& a, const O
   const int* progress = a.work.progress + (static_cast<std::int64_t>(plan.sequence) * a.value_heads + head) * 4;
   const int needed = lane % 2 ? plan.needed[1] : plan.needed[0];
   bool is_far = false;
-  while (!is_far) is_far = __all_sync(0xffffffffu, published_count(progress + lane % 4) >= needed);
+  while (!is_far) is_far = __all_sync(0xffffffffu, read_published(progress + lane % 4) >= needed);
   return gap;
 }
 

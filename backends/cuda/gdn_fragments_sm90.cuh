@@ -1,0 +1,59 @@
+// What the dense and the sparse GDN prefill of sm_90a share: chunks, gates, and how products lie in registers.
+#pragma once
+
+#include "backends/cuda/sm90_instructions.cuh"
+
+namespace cairn::gpu::sm90 {
+
+/// Rows of the batch that a chunk covers: tokens [first, first + count), count <= 64.
+struct ChunkRows {
+  int first, count;
+};
+
+/// The b with begin[b] <= i < begin[b + 1].
+__device__ __forceinline__ int find_sequence(const int* begin, int count, int i) {
+  int low = 0, high = count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (begin[middle] <= i)
+      low = middle;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+/// Log-decays and betas of two tokens of one value head: warp w of a group has head w of the key head's (at most 4).
+struct GatePair {
+  float decay[2], beta[2];
+};
+
+/// Address of the 8 x 8 pieces of a warp's 16 rows for store_matrices, at two neighbouring 16-byte columns.
+__device__ __forceinline__ std::uint32_t fragment_address(int warp, int lane, int first_piece) {
+  return swizzled(16 * warp + lane / 8 % 2 * 8 + lane % 8, first_piece + lane / 16);
+}
+
+/// The words of a left operand of columns 16 i to 16 i + 15 from the sums of a product.
+template <int kCount>
+__device__ __forceinline__ void round_sums(const float (&d)[kCount], int i, std::uint32_t (&words)[4]) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) words[n] = pack_bf16(d[8 * i + 2 * n], d[8 * i + 2 * n + 1]);
+}
+
+/// Calls visit(element of s, key row, value column) for the 64 state elements of this thread.
+template <class Visit>
+__device__ __forceinline__ void for_each_state_element(int warp, int lane, const Visit& visit) {
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) visit(4 * j + i, 8 * j + 2 * (lane % 4) + i % 2, 16 * warp + lane / 4 + 8 * (i / 2));
+  }
+}
+
+/// Rounds S to the left operand of 8 products of 16 key rows.
+__device__ __forceinline__ void round_state(const float (&s)[64], std::uint32_t (&rounded)[8][4]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) round_sums(s, i, rounded[i]);
+}
+
+}  // namespace cairn::gpu::sm90
