@@ -12,14 +12,6 @@
 
 #include "backends/gpu/kernels/sdm_address.cuh"
 
-#if defined(CAIRN_GPU_EMULATOR)
-inline std::int32_t atomicMin(std::int32_t* at, std::int32_t value) {  // blocks run one after the other
-  const std::int32_t before = *at;
-  if (value < before) *at = value;
-  return before;
-}
-#endif
-
 namespace cairn::gpu {
 
 inline constexpr int kSdmClaimThreads = 256, kSdmClaimsEach = kSdmChunk / kSdmClaimThreads;

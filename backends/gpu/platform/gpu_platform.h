@@ -3,7 +3,7 @@
 //   hipcc  -> gpu_vendor.h over the HIP runtime
 //   g++    -> gpu_emulator.h: blocks run on the host, one fibre for each thread
 //
-// Device words: __global__, __device__, __shared__, threadIdx, blockIdx, blockDim, gridDim, __syncthreads, and from here
+// Device words: __global__, __device__, __shared__, threadIdx, blockIdx, blockDim, gridDim, __syncthreads, atomicMin, and from here
 // warp_size(), shuffle_xor(), shuffle(), warp_barrier(), dynamic_shared(); matrix products and copies that run beside the
 // arithmetic: gpu_matrix.h. The warp size is 32 or 64: never assume it.
 // A kernel that is launched early (Launcher::early) begins with let_next_kernel_start(), may read weights, and then calls
