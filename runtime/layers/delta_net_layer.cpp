@@ -11,8 +11,8 @@ class DeltaNetLayer : public DeltaRuleLayer {
   }
 
  private:
-  void add_gates(Step& step, ConstRows x, const DeltaInputs& inputs, DeltaRuleArgs& args) override {
-    args.beta = run_beta(step, x, inputs);
+  void add_gates(Step& step, ConstRows, const DeltaInputs& inputs, DeltaRuleArgs& args) override {
+    args.beta = run_beta(step, inputs);
   }
   void run_rule(Step& step, const DeltaInputs&, const DeltaRuleArgs& args) override {
     step.run(step.ops().delta_net, args, "delta_net");

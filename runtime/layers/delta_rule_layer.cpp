@@ -119,7 +119,7 @@ FeatureMapArgs DeltaRuleLayer::beta_args(Step& step, const DeltaInputs& inputs, 
           1, config_.beta_scale, raw, {beta, config_.value_heads}};
 }
 
-const float* DeltaRuleLayer::run_beta(Step& step, ConstRows x, const DeltaInputs& inputs) const {
+const float* DeltaRuleLayer::run_beta(Step& step, const DeltaInputs& inputs) const {
   float* beta = step.floats(static_cast<std::int64_t>(step.token_count()) * config_.value_heads);
   FeatureMapArgs args = beta_args(step, inputs, beta);
   if (!config_.has_beta) {  // 2 sigmoid(0 x) = 1
@@ -127,7 +127,6 @@ const float* DeltaRuleLayer::run_beta(Step& step, ConstRows x, const DeltaInputs
     args.out_scale = 2;
   }
   step.run(step.ops().feature_map, args, "feature_map");
-  (void)x;
   return beta;
 }
 

@@ -34,7 +34,7 @@ class DeltaRuleLayer : public Mixer {
   /// beta [T, HV] = scale * sigmoid(extra 0).
   FeatureMapArgs beta_args(Step& step, const DeltaInputs& inputs, float* beta) const;
   /// The same, queued; 1 for a mechanism without it.
-  const float* run_beta(Step& step, ConstRows x, const DeltaInputs& inputs) const;
+  const float* run_beta(Step& step, const DeltaInputs& inputs) const;
 
   DeltaRuleConfig config_;
   GatedOutput output_;

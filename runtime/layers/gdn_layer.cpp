@@ -24,7 +24,7 @@ class GdnLayer : public DeltaRuleLayer {
   }
 
   void add_gates(Step& step, ConstRows x, const DeltaInputs& inputs, DeltaRuleArgs& args) override {
-    args.beta = inputs.beta ? inputs.beta : run_beta(step, x, inputs);
+    args.beta = inputs.beta ? inputs.beta : run_beta(step, inputs);
     args.log_decay = inputs.log_decay ? inputs.log_decay : decay_.run(step, x, extra(step, inputs, 1));
   }
 

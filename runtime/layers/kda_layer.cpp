@@ -17,7 +17,7 @@ class KdaLayer : public DeltaRuleLayer {
 
  private:
   void add_gates(Step& step, ConstRows x, const DeltaInputs& inputs, DeltaRuleArgs& args) override {
-    args.beta = run_beta(step, x, inputs);
+    args.beta = run_beta(step, inputs);
     args.log_decay = decay_.run(step, x, has_projected_decay_ ? extra(step, inputs, 1) : ConstRows());
   }
   void run_rule(Step& step, const DeltaInputs&, const DeltaRuleArgs& args) override {
