@@ -2,94 +2,18 @@
 // backend. check: against a float64 recurrence, relative RMS of outputs and states. The others: medians of graph
 // replays, a layer a call, bf16, over two sets of inputs. Gates are a model's (as in gpu_gdn_bench); numbers of 4,096
 // tokens are repeated.
-#include <cuda_runtime.h>
-#include <dlfcn.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
-#include <random>
 #include <string>
 #include <thread>
-#include <vector>
 
-#include "backends/interface/backend.h"
+#include "tests/bench/gpu_bench_rig.h"
 
 namespace {
 
 using namespace cairn;
+using namespace cairn::bench;
 using Bits = std::vector<std::uint16_t>;
 using Floats = std::vector<float>;
-
-const Backend* backend;
-BackendDevice* device;
-BackendQueue* queue;
-cudaStream_t stream;
-
-void require(bool good, const char* what, const char* detail = "") {
-  if (good) return;
-  std::printf("FAILED: %s %s\n", what, detail);
-  std::exit(1);
-}
-
-std::uint16_t bf16(float x) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  return static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
-double value_of(std::uint16_t x) {
-  const std::uint32_t bits = static_cast<std::uint32_t>(x) << 16;
-  float y;
-  std::memcpy(&y, &bits, 4);
-  return y;
-}
-
-/// Device memory of one problem.
-struct Memory {
-  std::vector<void*> owned;
-  ~Memory() {
-    for (void* p : owned) backend->release(device, p, 0, MemoryKind::kDevice);
-  }
-  template <class T>
-  T* take(std::size_t count) {
-    BackendError error;
-    void* memory = backend->allocate(device, count * sizeof(T) + 256, MemoryKind::kDevice, &error);
-    require(memory, "allocate", error.text);
-    owned.push_back(memory);
-    return static_cast<T*>(memory);
-  }
-  /// The host's numbers, repeated up to `count`.
-  template <class T>
-  T* upload(const std::vector<T>& host, std::size_t count) {
-    T* memory = take<T>(count);
-    for (std::size_t at = 0; at < count; at += host.size()) {
-      const std::size_t part = std::min(host.size(), count - at);
-      const cudaError_t error = at == 0 ? cudaMemcpy(memory, host.data(), part * sizeof(T), cudaMemcpyHostToDevice)
-                                        : cudaMemcpy(memory + at, memory, part * sizeof(T), cudaMemcpyDeviceToDevice);
-      require(error == cudaSuccess, "upload", cudaGetErrorString(error));
-    }
-    require(cudaDeviceSynchronize() == cudaSuccess, "upload");
-    return memory;
-  }
-  template <class T>
-  T* upload(const std::vector<T>& host) {
-    return upload(host, host.size());
-  }
-};
-
-template <class T>
-std::vector<T> download(const T* memory, std::size_t count) {
-  std::vector<T> host(count);
-  require(cudaMemcpy(host.data(), memory, count * sizeof(T), cudaMemcpyDeviceToHost) == cudaSuccess, "download");
-  return host;
-}
-void finish() {
-  BackendError error;
-  require(backend->synchronize(queue, &error), "synchronize", error.text);
-}
 
 enum class Rule { kGdn, kKda, kGdn2, kGla, kSseDelta, kSseGdn };
 
@@ -111,13 +35,8 @@ void fill(const Shape& s, Inputs& in, std::size_t begin, std::size_t end, unsign
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   std::mt19937 head_random(99);
+  const HeadGates gates(s.value_heads, head_random);
   std::uniform_real_distribution<float> uniform(0, 1);
-  Floats a(s.value_heads), bias(s.value_heads);
-  for (int h = 0; h < s.value_heads; ++h) {
-    a[h] = 0.1f + 15.9f * uniform(head_random);
-    const float dt = std::exp(std::log(1e-3f) + uniform(head_random) * std::log(100.0f));
-    bias[h] = dt + std::log(-std::expm1(-dt));
-  }
   Floats x(s.K);
   for (std::size_t t = begin; t < end; ++t) {
     for (auto* rows : {&in.q, &in.k, &in.shared_q, &in.shared_k}) {
@@ -136,9 +55,8 @@ void fill(const Shape& s, Inputs& in, std::size_t begin, std::size_t end, unsign
     for (int h = 0; h < s.value_heads; ++h) {
       in.beta[t * s.value_heads + h] = 1 / (1 + std::exp(-normal(random)));
       for (int r = 0; r < s.decays(); ++r) {
-        float g = s.is_sse() ? -std::log1p(std::exp(-normal(random))) / 16
-                             : -a[h] * std::log1p(std::exp(0.5f * normal(random) + bias[h]));
-        if (s.harsh) g = random() % 5 == 0 ? -1e4f : random() % 3 == 0 ? 0.0f : -std::exp(4 * normal(random));
+        float g = s.is_sse() ? -std::log1p(std::exp(-normal(random))) / 16 : gates.draw(h, random, normal);
+        if (s.harsh) g = draw_harsh_gate(random, normal);
         in.g[(t * s.value_heads + h) * s.decays() + r] = g;
       }
     }
@@ -192,7 +110,7 @@ struct Problem {
         v{memory.upload(in.v, values), value_row};
     const float* g = memory.upload(in.g, tokens * s.value_heads * s.decays());
     const float* beta = memory.upload(in.beta, tokens * s.value_heads);
-    const Rows out{memory.upload(Bits(values, 0xFFFF)), value_row};
+    const Rows out{memory.take<std::uint16_t>(values), value_row};
     if (s.is_sse()) {
       sse.dtype = DType::kBF16, sse.phase = phase, sse.gate_write = sse.gate_read = true, sse.batch = batch;
       sse.transition = s.rule == Rule::kGla      ? SseTransition::kGla
@@ -329,7 +247,7 @@ void check(const char* name, const Shape& s, const std::vector<int>& lengths, Ph
   for (float& x : initial) x = normal(random);
   const Problem p(s, lengths, in, initial, phase);
   Memory memory;
-  p.run(memory.upload(std::vector<std::uint8_t>(p.scratch_bytes(), 0xFF)));
+  p.run(memory.take<char>(p.scratch_bytes()));
   finish();
   const Bits got = download(p.out(), in.v.size());
   std::vector<Errors> errors(heads.size() * lengths.size());
@@ -364,50 +282,19 @@ void measure(const char* name, const Shape& s, int sequences, int length, Phase 
   Memory memory;
   const std::size_t bytes = problems[0]->scratch_bytes();
   void* scratch = memory.take<char>(bytes);
-  problems[0]->run(scratch);
-  finish();
-  cudaGraph_t graph;
-  cudaGraphExec_t exec;
-  require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess, "capture");
-  for (int i = 0; i < calls; ++i) problems[i % sets]->run(scratch);
-  require(cudaStreamEndCapture(stream, &graph) == cudaSuccess, "end capture");
-  require(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess, "instantiate");
-  cudaEvent_t begin, end;
-  cudaEventCreate(&begin), cudaEventCreate(&end);
-  std::vector<double> times;
-  for (int i = 0; i < replays + 1; ++i) {
-    cudaEventRecord(begin, stream);
-    cudaGraphLaunch(exec, stream);
-    cudaEventRecord(end, stream);
-    require(cudaEventSynchronize(end) == cudaSuccess, "replay", cudaGetErrorString(cudaGetLastError()));
-    float ms = 0;
-    cudaEventElapsedTime(&ms, begin, end);
-    if (i >= 1) times.push_back(ms * 1e3 / calls);
-  }
-  std::sort(times.begin(), times.end());
+  const double us = median_us(calls, replays, [&](int i) { problems[i % sets]->run(scratch); });
   std::printf("time  %-14s %s %3d x %6d: %10.1f us a layer (bar %.1f), scratch %.1f MB\n", name,
-              phase == Phase::kPrefill ? "prefill" : "decode ", sequences, length, times[times.size() / 2], bar_us,
+              phase == Phase::kPrefill ? "prefill" : "decode ", sequences, length, us, bar_us,
               static_cast<double>(bytes) / 1e6);
   std::fflush(stdout);
-  cudaGraphExecDestroy(exec), cudaGraphDestroy(graph), cudaEventDestroy(begin), cudaEventDestroy(end);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   require(argc > 2, "usage: gpu_delta_bench PLUGIN [check] [kda] [gdn2] [gdn64] [sse] [decode] [short]");
-  void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
-  require(library, "dlopen", library ? "" : dlerror());
-  backend = reinterpret_cast<BackendEntry>(dlsym(library, kBackendEntryName))(nullptr)->backends[0];
-  BackendError error;
-  device = backend->open_device({}, &error);
-  require(device, "open_device", error.text);
-  require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess, "stream");
-  queue = backend->create_queue(device, stream, &error);
-  require(queue, "create_queue", error.text);
-  const auto wants = [&](const char* what) {
-    return std::any_of(argv + 2, argv + argc, [&](const char* a) { return std::strcmp(a, what) == 0; });
-  };
+  open_plugin(argv[1]);
+  const auto wants = [&](const char* what) { return is_named(argc, argv, what); };
   const Shape kda{Rule::kKda, 32, 32, 128, 128}, gdn2{Rule::kGdn2, 32, 32, 128, 128}, gdn64{Rule::kGdn, 32, 32, 64, 64},
       sse{Rule::kGla, 16, 16, 128, 128, 4, 1};
   const std::vector<int> ragged = {0, 1, 63, 64, 65, 500, 0};

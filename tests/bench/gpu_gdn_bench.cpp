@@ -1,79 +1,18 @@
-// gpu_gdn_bench PLUGIN [check] [prefill] [batch] [decode] [kda] [small] [profile]: the delta rules on a CUDA device.
+// gpu_gdn_bench PLUGIN [check] [prefill] [batch] [decode] [small] [profile]: GDN on a CUDA device.
 // check: against a float64 recurrence. The others: medians of graph replays of 24 calls over rotating inputs.
 // Gates are those of a model: g = -exp(A_log) softplus(a + dt_bias), A in [1, 16], dt in [1e-3, 0.1]; keys are unit vectors.
-#include <cuda_runtime.h>
-#include <dlfcn.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <random>
 #include <string>
 #include <thread>
-#include <vector>
 
-#include "backends/interface/backend.h"
+#include "tests/bench/gpu_bench_rig.h"
 
 namespace {
 
 using namespace cairn;
-
-const Backend* backend;
-BackendDevice* device;
-BackendQueue* queue;
-cudaStream_t stream;
-
-void require(bool good, const char* what, const char* detail = "") {
-  if (good) return;
-  std::printf("FAILED: %s %s\n", what, detail);
-  std::exit(1);
-}
-
-std::uint16_t bf16(float x) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  return static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
-float value_of(std::uint16_t x) {
-  const std::uint32_t bits = static_cast<std::uint32_t>(x) << 16;
-  float y;
-  std::memcpy(&y, &bits, 4);
-  return y;
-}
-
-template <class T>
-T* allocate(std::size_t count) {
-  BackendError error;
-  void* memory = backend->allocate(device, count * sizeof(T), MemoryKind::kDevice, &error);
-  require(memory, "allocate", error.text);
-  return static_cast<T*>(memory);
-}
-void release(void* memory) { backend->release(device, memory, 0, MemoryKind::kDevice); }
-
-template <class T>
-T* upload(const std::vector<T>& host) {
-  T* memory = allocate<T>(host.size() + 1);
-  require(cudaMemcpy(memory, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice) == cudaSuccess, "upload");
-  // The copy may return early, and the queue does not wait for the default stream.
-  require(cudaDeviceSynchronize() == cudaSuccess, "upload");
-  return memory;
-}
-template <class T>
-std::vector<T> download(const T* memory, std::size_t count) {
-  std::vector<T> host(count);
-  require(cudaMemcpy(host.data(), memory, count * sizeof(T), cudaMemcpyDeviceToHost) == cudaSuccess, "download");
-  return host;
-}
-void finish() {
-  BackendError error;
-  require(backend->synchronize(queue, &error), "synchronize", error.text);
-}
+using namespace cairn::bench;
 
 struct Shape {
   int key_heads = 16, value_heads = 32, dim = 128;
-  bool per_row_decay = false;
 };
 
 struct Inputs {
@@ -86,16 +25,9 @@ enum class Gates { kModel, kHarsh, kNone };
 Inputs make_inputs(const Shape& s, std::size_t tokens, unsigned seed, Gates gates) {
   Inputs in;
   in.q.resize(tokens * s.key_heads * s.dim), in.k.resize(in.q.size()), in.v.resize(tokens * s.value_heads * s.dim);
-  const int rows = s.per_row_decay ? s.dim : 1;
-  in.g.resize(tokens * s.value_heads * rows), in.beta.resize(tokens * s.value_heads);
-  std::vector<float> a(s.value_heads), bias(s.value_heads);
+  in.g.resize(tokens * s.value_heads), in.beta.resize(tokens * s.value_heads);
   std::mt19937 head_random(99);
-  for (int h = 0; h < s.value_heads; ++h) {
-    std::uniform_real_distribution<float> u(0, 1);
-    a[h] = 0.1f + 15.9f * u(head_random);
-    const float dt = std::exp(std::log(1e-3f) + u(head_random) * (std::log(0.1f) - std::log(1e-3f)));
-    bias[h] = dt + std::log(-std::expm1(-dt));
-  }
+  const HeadGates head_gates(s.value_heads, head_random);
   const int threads = 16;
   std::vector<std::thread> pool;
   for (int w = 0; w < threads; ++w) {
@@ -115,12 +47,10 @@ Inputs make_inputs(const Shape& s, std::size_t tokens, unsigned seed, Gates gate
         for (int i = 0; i < s.value_heads * s.dim; ++i) in.v[t * s.value_heads * s.dim + i] = bf16(normal(random));
         for (int h = 0; h < s.value_heads; ++h) {
           in.beta[t * s.value_heads + h] = 1 / (1 + std::exp(-normal(random)));
-          for (int r = 0; r < rows; ++r) {
-            float g = -a[h] * std::log1p(std::exp(0.5f * normal(random) + bias[h]));
-            if (gates == Gates::kHarsh) g = random() % 5 == 0 ? -1e4f : random() % 3 == 0 ? 0.0f : -std::exp(4 * normal(random));
-            if (gates == Gates::kNone) g = 0;
-            in.g[(t * s.value_heads + h) * rows + r] = g;
-          }
+          float& g = in.g[t * s.value_heads + h];
+          g = head_gates.draw(h, random, normal);
+          if (gates == Gates::kHarsh) g = draw_harsh_gate(random, normal);
+          if (gates == Gates::kNone) g = 0;
         }
       }
     });
@@ -136,12 +66,11 @@ void recurrence(const Shape& s, const Inputs& in, std::size_t begin, std::size_t
   std::vector<double> r(d);
   out.assign((end - begin) * d, 0);
   for (std::size_t t = begin; t < end; ++t) {
-    const double beta = in.beta[t * s.value_heads + h];
+    const double beta = in.beta[t * s.value_heads + h], decay = std::exp(static_cast<double>(in.g[t * s.value_heads + h]));
     const auto* k = &in.k[(t * s.key_heads + kh) * d];
     const auto* q = &in.q[(t * s.key_heads + kh) * d];
     for (int v = 0; v < d; ++v) r[v] = value_of(in.v[(t * s.value_heads + h) * d + v]);
     for (int i = 0; i < d; ++i) {
-      const double decay = std::exp(static_cast<double>(s.per_row_decay ? in.g[(t * s.value_heads + h) * d + i] : in.g[t * s.value_heads + h]));
       const double key = value_of(k[i]);
       double* row = &state[i * d];
       for (int v = 0; v < d; ++v) row[v] *= decay, r[v] -= row[v] * key;
@@ -158,11 +87,8 @@ void recurrence(const Shape& s, const Inputs& in, std::size_t begin, std::size_t
 struct Problem {
   DeltaRuleArgs args = {};
   std::vector<std::int32_t> offsets;
-  std::vector<void*> owned;
   std::vector<float*> states;
-  ~Problem() {
-    for (void* p : owned) release(p);
-  }
+  Memory memory;
 };
 
 /// Uploads everything; states start as `initial` for every sequence.
@@ -171,18 +97,17 @@ void build(Problem& p, const Shape& s, const std::vector<int>& lengths, const In
   p.offsets = {0};
   for (int n : lengths) p.offsets.push_back(p.offsets.back() + n);
   const int tokens = p.offsets.back();
-  const auto keep = [&](auto* memory) { return p.owned.push_back(const_cast<void*>(static_cast<const void*>(memory))), memory; };
   DeltaRuleArgs& a = p.args;
   a.dtype = DType::kBF16, a.phase = phase;
-  a.batch = {static_cast<int>(lengths.size()), tokens, keep(upload(p.offsets)), p.offsets.data()};
+  a.batch = {static_cast<int>(lengths.size()), tokens, p.memory.upload(p.offsets), p.offsets.data()};
   a.key_heads = s.key_heads, a.value_heads = s.value_heads, a.key_dim = a.value_dim = s.dim;
   a.scale = 1 / std::sqrt(static_cast<float>(s.dim));
-  a.q = {keep(upload(in.q)), s.key_heads * s.dim}, a.k = {keep(upload(in.k)), s.key_heads * s.dim};
-  a.v = {keep(upload(in.v)), s.value_heads * s.dim};
-  a.log_decay = keep(upload(in.g)), a.beta = keep(upload(in.beta));
-  a.out = {keep(upload(std::vector<std::uint16_t>(in.v.size(), 0xFFFF))), s.value_heads * s.dim};
-  for (std::size_t b = 0; b < lengths.size(); ++b) p.states.push_back(keep(upload(initial)));
-  a.states = keep(upload(p.states));
+  a.q = {p.memory.upload(in.q), s.key_heads * s.dim}, a.k = {p.memory.upload(in.k), s.key_heads * s.dim};
+  a.v = {p.memory.upload(in.v), s.value_heads * s.dim};
+  a.log_decay = p.memory.upload(in.g), a.beta = p.memory.upload(in.beta);
+  a.out = {p.memory.take<std::uint16_t>(in.v.size()), s.value_heads * s.dim};
+  for (std::size_t b = 0; b < lengths.size(); ++b) p.states.push_back(p.memory.upload(initial));
+  a.states = p.memory.upload(p.states);
 }
 
 void run(const Op<DeltaRuleArgs>& op, const DeltaRuleArgs& args, void* scratch) {
@@ -267,15 +192,12 @@ void check_case(const char* name, const Op<DeltaRuleArgs>& op, const Shape& s, c
   const std::vector<float> initial = random_state(s, 5);
   Problem p;
   build(p, s, lengths, in, initial, phase);
-  const std::size_t bytes = op.scratch_bytes(p.args);
-  void* scratch = upload(std::vector<std::uint8_t>(bytes, 0xFF));
-  run(op, p.args, scratch);
+  run(op, p.args, p.memory.take<char>(op.scratch_bytes(p.args)));
   finish();
   const Errors e = compare(s, p, in, initial, heads);
   std::printf("check %-34s HK %d HV %d T %zu: out %.2e state %.2e %s\n", name, s.key_heads, s.value_heads, tokens, e.out, e.state,
               e.out < 1.2e-2 && e.state < 1.2e-2 ? "ok" : "BAD");
   std::fflush(stdout);
-  release(scratch);
 }
 
 /// A sequence alone and as the third of a batch: the same bits; and twice in a row.
@@ -292,7 +214,7 @@ void check_bits(const Op<DeltaRuleArgs>& op, const Shape& s) {
   one.q = cut(in.q, s.key_heads * s.dim), one.k = cut(in.k, s.key_heads * s.dim), one.v = cut(in.v, s.value_heads * s.dim);
   one.g = cut(in.g, s.value_heads), one.beta = cut(in.beta, s.value_heads);
   build(alone, s, {1000}, one, initial, Phase::kPrefill);
-  void* scratch = allocate<char>(op.scratch_bytes(batch.args));
+  void* scratch = batch.memory.take<char>(op.scratch_bytes(batch.args));
   for (Problem* p : {&batch, &again, &alone}) run(op, p->args, scratch);
   finish();
   const auto a = download(static_cast<const std::uint16_t*>(batch.args.out.data), in.v.size());
@@ -301,39 +223,14 @@ void check_bits(const Op<DeltaRuleArgs>& op, const Shape& s) {
   const auto sa = download(batch.states[2], initial.size()), sc = download(alone.states[0], initial.size());
   const bool same = a == b && std::equal(c.begin(), c.end(), a.begin() + 137 * s.value_heads * s.dim) && sa == sc;
   std::printf("check bits: batch against alone, and repeated: %s\n", same ? "equal" : "DIFFERENT");
-  release(scratch);
 }
 
-/// Median microseconds of one call: a graph of `calls` calls over the given problems, replayed.
+/// Median microseconds of one call, the problems in turn.
 double median_us(const Op<DeltaRuleArgs>& op, const std::vector<Problem*>& problems, int calls, int replays) {
   std::size_t bytes = 0;
   for (Problem* p : problems) bytes = std::max(bytes, op.scratch_bytes(p->args));
-  void* scratch = allocate<char>(bytes + 256);
-  run(op, problems[0]->args, scratch);
-  finish();
-  cudaGraph_t graph;
-  cudaGraphExec_t exec;
-  require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess, "capture");
-  for (int i = 0; i < calls; ++i) run(op, problems[i % problems.size()]->args, scratch);
-  require(cudaStreamEndCapture(stream, &graph) == cudaSuccess, "end capture", cudaGetErrorString(cudaGetLastError()));
-  require(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess, "instantiate", cudaGetErrorString(cudaGetLastError()));
-  cudaEvent_t begin, end;
-  cudaEventCreate(&begin), cudaEventCreate(&end);
-  std::vector<double> times;
-  for (int i = 0; i < replays + 2; ++i) {
-    cudaEventRecord(begin, stream);
-    cudaGraphLaunch(exec, stream);
-    cudaEventRecord(end, stream);
-    require(cudaEventSynchronize(end) == cudaSuccess, "replay", cudaGetErrorString(cudaGetLastError()));
-    float ms = 0;
-    cudaEventElapsedTime(&ms, begin, end);
-    if (i >= 2) times.push_back(ms * 1e3 / calls);
-  }
-  std::sort(times.begin(), times.end());
-  cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
-  cudaEventDestroy(begin), cudaEventDestroy(end);
-  release(scratch);
-  return times[times.size() / 2];
+  void* scratch = problems[0]->memory.take<char>(bytes);
+  return bench::median_us(calls, replays, [&](int i) { run(op, problems[i % problems.size()]->args, scratch); });
 }
 
 void time_prefill(const char* name, const Op<DeltaRuleArgs>& op, const Shape& s, int sequences, int length, double bar_ms_24) {
@@ -375,22 +272,11 @@ void time_decode(const char* name, const Op<DeltaRuleArgs>& op, const Shape& s, 
 }  // namespace
 
 int main(int argc, char** argv) {
-  require(argc > 1, "usage: gpu_gdn_bench PLUGIN [check] [prefill] [batch] [decode] [kda]");
-  void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
-  require(library, "dlopen", library ? "" : dlerror());
-  const auto entry = reinterpret_cast<BackendEntry>(dlsym(library, kBackendEntryName));
-  backend = entry(nullptr)->backends[0];
-  BackendError error;
-  device = backend->open_device({}, &error);
-  require(device, "open_device", error.text);
-  require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess, "stream");
-  queue = backend->create_queue(device, stream, &error);
-  require(queue, "create_queue", error.text);
-  const auto wants = [&](const char* what) {
-    return argc == 2 || std::any_of(argv + 2, argv + argc, [&](const char* a) { return std::strcmp(a, what) == 0; });
-  };
+  require(argc > 1, "usage: gpu_gdn_bench PLUGIN [check] [prefill] [batch] [decode] [small] [profile]");
+  open_plugin(argv[1]);
+  const auto wants = [&](const char* what) { return argc == 2 || is_named(argc, argv, what); };
   const OpTable& ops = *backend->ops;
-  const Shape qwen, small{2, 4, 128, false}, ungrouped{3, 3, 128, false}, wide{1, 3, 128, false}, kda{32, 32, 128, true};
+  const Shape qwen, small{2, 4, 128}, ungrouped{3, 3, 128}, wide{1, 3, 128};
   if (wants("check")) {
     check_case("gdn one chunk", ops.gdn, small, {64}, Gates::kNone, Phase::kPrefill, all_heads(4));
     check_case("gdn two chunks", ops.gdn, small, {128}, Gates::kModel, Phase::kPrefill, all_heads(4));
@@ -423,17 +309,10 @@ int main(int argc, char** argv) {
     check_case("gdn ragged", ops.gdn, small, {0, 1, 63, 64, 65, 200}, Gates::kModel, Phase::kPrefill, all_heads(4));
     check_case("gdn in order", ops.gdn, qwen, {200, 1, 65}, Gates::kModel, Phase::kPrefill, {0, 31});
     check_case("gdn decode", ops.gdn, qwen, {1, 1}, Gates::kModel, Phase::kDecode, {0, 31});
-    check_case("kda", ops.kda, {2, 2, 128, true}, {1, 65}, Gates::kModel, Phase::kPrefill, all_heads(2));
   }
   if (argc > 2 && wants("profile")) {
     check_case("profile one", ops.gdn, qwen, {8192}, Gates::kModel, Phase::kPrefill, {0});
     check_case("profile two", ops.gdn, qwen, {8192, 8192}, Gates::kModel, Phase::kPrefill, {0});
-  }
-  if (wants("kda")) {
-    check_case("kda ragged", ops.kda, {2, 2, 128, true}, {0, 1, 63, 64, 65, 500}, Gates::kModel, Phase::kPrefill, all_heads(2));
-    check_case("kda ragged harsh", ops.kda, {2, 2, 128, true}, {0, 1, 63, 64, 65, 500}, Gates::kHarsh, Phase::kPrefill, all_heads(2));
-    time_prefill("kda", ops.kda, kda, 1, 8192, 14.3 * 24 / 16);
-    time_prefill("kda", ops.kda, kda, 1, 32768, 14.3 * 24 / 4);
   }
   return 0;
 }

@@ -2,93 +2,16 @@
 // check: the tuned form against the general one of the same plug-in (a call that traces runs the general form), on the
 // same inputs: outputs agree only where both choose the same masks. The others: medians of graph replays beside the
 // dense operator's.
-#include <cuda_runtime.h>
-#include <dlfcn.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <random>
-#include <string>
 #include <thread>
-#include <vector>
 
-#include "backends/interface/backend.h"
+#include "tests/bench/gpu_bench_rig.h"
 
 namespace {
 
 using namespace cairn;
+using namespace cairn::bench;
 
-const Backend* backend;
-BackendDevice* device;
-BackendQueue* queue;
-cudaStream_t stream;
 constexpr int kDim = 128;
-
-void require(bool good, const char* what, const char* detail = "") {
-  if (good) return;
-  std::printf("FAILED: %s %s\n", what, detail);
-  std::exit(1);
-}
-void finish() {
-  BackendError error;
-  require(backend->synchronize(queue, &error), "synchronize", error.text);
-}
-
-std::uint16_t bf16(float x) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  return static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
-float value_of(std::uint16_t x) {
-  const std::uint32_t bits = static_cast<std::uint32_t>(x) << 16;
-  float y;
-  std::memcpy(&y, &bits, 4);
-  return y;
-}
-
-/// Device memory, released at the end of its owner.
-class Memory {
- public:
-  explicit Memory(std::size_t bytes) {
-    BackendError error;
-    data_ = backend->allocate(device, bytes + 256, MemoryKind::kDevice, &error);
-    require(data_, "allocate", error.text);
-    require(cudaMemset(data_, 0xFF, bytes + 256) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess, "poison");
-  }
-  ~Memory() {
-    if (data_) backend->release(device, data_, 0, MemoryKind::kDevice);
-  }
-  Memory(Memory&& other) noexcept : data_(other.data_) { other.data_ = nullptr; }
-  Memory(const Memory&) = delete;
-  template <class T>
-  T* as() const {
-    return static_cast<T*>(data_);
-  }
-
- private:
-  void* data_;
-};
-
-template <class T>
-Memory upload(const std::vector<T>& host, std::size_t repeats = 1) {
-  Memory memory(host.size() * sizeof(T) * repeats);
-  const std::size_t bytes = host.size() * sizeof(T);
-  require(bytes == 0 || cudaMemcpy(memory.as<char>(), host.data(), bytes, cudaMemcpyHostToDevice) == cudaSuccess,
-          "upload");
-  for (std::size_t i = 1; i < repeats; ++i)
-    cudaMemcpy(memory.as<char>() + i * bytes, memory.as<char>(), bytes, cudaMemcpyDeviceToDevice);
-  require(cudaDeviceSynchronize() == cudaSuccess, "upload");
-  return memory;
-}
-template <class T>
-std::vector<T> download(const T* memory, std::size_t count) {
-  std::vector<T> host(count);
-  require(cudaMemcpy(host.data(), memory, count * sizeof(T), cudaMemcpyDeviceToHost) == cudaSuccess, "download");
-  return host;
-}
 
 struct Shape {
   int key_heads, value_heads;
@@ -100,23 +23,17 @@ struct Inputs {
 };
 
 /// Unit queries and keys; gates of a model (g = -A softplus(a + dt), A in [1, 16], dt in [1e-3, 0.1]), or to -1e4;
-/// chunks of
-/// different weight.
+/// chunks of different weight.
 Inputs make_inputs(const Shape& s, std::size_t tokens, unsigned seed, bool harsh) {
   Inputs in;
   in.q.resize(tokens * s.key_heads * kDim), in.k.resize(in.q.size()), in.v.resize(tokens * s.value_heads * kDim),
       in.z.resize(in.v.size());
   in.g.resize(tokens * s.value_heads), in.beta.resize(tokens * s.value_heads);
-  std::vector<float> a(s.value_heads), bias(s.value_heads), weight(tokens / 64 + 1);
+  std::vector<float> weight(tokens / 64 + 1);
   std::mt19937 head_random(99);
   std::normal_distribution<float> normal_weight;
   for (float& w : weight) w = std::exp(0.8f * normal_weight(head_random));
-  for (int h = 0; h < s.value_heads; ++h) {
-    std::uniform_real_distribution<float> u(0, 1);
-    a[h] = 0.1f + 15.9f * u(head_random);
-    const float dt = std::exp(std::log(1e-3f) + u(head_random) * (std::log(0.1f) - std::log(1e-3f)));
-    bias[h] = dt + std::log(-std::expm1(-dt));
-  }
+  const HeadGates gates(s.value_heads, head_random);
   std::vector<std::thread> pool;
   constexpr int kThreads = 16;
   for (int w = 0; w < kThreads; ++w) {
@@ -137,9 +54,8 @@ Inputs make_inputs(const Shape& s, std::size_t tokens, unsigned seed, bool harsh
         }
         for (int h = 0; h < s.value_heads; ++h) {
           in.beta[t * s.value_heads + h] = 1 / (1 + std::exp(-normal(random)));
-          float g = -a[h] * std::log1p(std::exp(0.5f * normal(random) + bias[h]));
-          if (harsh) g = random() % 5 == 0 ? -1e4f : random() % 3 == 0 ? 0.0f : -std::exp(4 * normal(random));
-          in.g[t * s.value_heads + h] = g;
+          const float g = gates.draw(h, random, normal);
+          in.g[t * s.value_heads + h] = harsh ? draw_harsh_gate(random, normal) : g;
         }
       }
     });
@@ -152,15 +68,10 @@ Inputs make_inputs(const Shape& s, std::size_t tokens, unsigned seed, bool harsh
 struct Problem {
   SparseGdnArgs args = {};
   std::vector<std::int32_t> offsets;
-  std::vector<Memory> owned;
   std::vector<float*> states;
   std::size_t out_count = 0, state_count = 0;
+  Memory memory;
 
-  template <class T>
-  T* keep(Memory memory) {
-    owned.push_back(std::move(memory));
-    return owned.back().as<T>();
-  }
   std::vector<std::uint16_t> out() const {
     return download(static_cast<const std::uint16_t*>(args.delta.out.data), out_count);
   }
@@ -174,29 +85,29 @@ void build(Problem& p, const Shape& s, const std::vector<int>& lengths, const In
   for (int n : lengths) p.offsets.push_back(p.offsets.back() + n);
   DeltaRuleArgs& a = p.args.delta;
   a.dtype = DType::kBF16, a.phase = Phase::kPrefill;
-  a.batch = {static_cast<int>(lengths.size()), p.offsets.back(), p.keep<std::int32_t>(upload(p.offsets)),
+  a.batch = {static_cast<int>(lengths.size()), p.offsets.back(), p.memory.upload(p.offsets),
              p.offsets.data()};
   a.key_heads = s.key_heads, a.value_heads = s.value_heads, a.key_dim = a.value_dim = kDim;
   a.scale = 1 / std::sqrt(static_cast<float>(kDim));
-  a.q = {p.keep<void>(upload(in.q, repeats)), s.key_heads * kDim},
-  a.k = {p.keep<void>(upload(in.k, repeats)), s.key_heads * kDim};
-  a.v = {p.keep<void>(upload(in.v, repeats)), s.value_heads * kDim};
-  a.log_decay = p.keep<float>(upload(in.g, repeats)), a.beta = p.keep<float>(upload(in.beta, repeats));
+  a.q = {p.memory.upload(in.q, in.q.size() * repeats), s.key_heads * kDim},
+  a.k = {p.memory.upload(in.k, in.k.size() * repeats), s.key_heads * kDim};
+  a.v = {p.memory.upload(in.v, in.v.size() * repeats), s.value_heads * kDim};
+  a.log_decay = p.memory.upload(in.g, in.g.size() * repeats), a.beta = p.memory.upload(in.beta, in.beta.size() * repeats);
   p.out_count = in.v.size() * repeats, p.state_count = initial.size();
-  a.out = {p.keep<void>(Memory(p.out_count * 2)), s.value_heads * kDim};
-  for (std::size_t b = 0; b < lengths.size(); ++b) p.states.push_back(p.keep<float>(upload(initial)));
-  a.states = p.keep<float*>(upload(p.states));
+  a.out = {p.memory.take<std::uint16_t>(p.out_count), s.value_heads * kDim};
+  for (std::size_t b = 0; b < lengths.size(); ++b) p.states.push_back(p.memory.upload(initial));
+  a.states = p.memory.upload(p.states);
   p.args.policy = policy, p.args.seed = 5;
-  p.args.gate = in.z.empty() ? a.v : ConstRows{p.keep<void>(upload(in.z, repeats)), s.value_heads * kDim};
-  p.args.norm_weight = p.keep<float>(upload(std::vector<float>(kDim, 1.0f)));
+  p.args.gate = in.z.empty() ? a.v : ConstRows{p.memory.upload(in.z, in.z.size() * repeats), s.value_heads * kDim};
+  p.args.norm_weight = p.memory.upload(std::vector<float>(kDim, 1.0f));
 }
 
 void run(const SparseGdnArgs& args) {
   const auto& op = backend->ops->sparse_gdn;
   const char* reason = op.unsupported_reason(args);
   require(!reason, "unsupported", reason);
-  const Memory scratch(op.scratch_bytes(args));
-  op.run(queue, args, scratch.as<void>());
+  Memory memory;
+  op.run(queue, args, memory.take<char>(op.scratch_bytes(args)));
   finish();
 }
 
@@ -253,8 +164,8 @@ void check(const Case& c) {
   for (auto& t : tiers) t = static_cast<std::int32_t>(random() % 3);
   if (c.policy == SparsePolicy::kGiven) {
     for (Problem* p : {&tuned, &general})
-      p->args.given_mask = p->keep<std::uint8_t>(upload(given)),
-      p->args.given_tier = p->keep<std::int32_t>(upload(tiers));
+      p->args.given_mask = p->memory.upload(given),
+      p->args.given_tier = p->memory.upload(tiers);
   }
   SparseGdnTrace trace = {};
   general.args.trace = &trace;
@@ -299,35 +210,12 @@ void check_bits(const Shape& s) {
               repeated ? "equal" : "DIFFERENT");
 }
 
-/// Median microseconds of one call of `op`: a graph of calls over the problems, replayed.
+/// Median microseconds of one call of `op`, the problems in turn.
 template <class Args, class ArgsOf>
-double median_us(const Op<Args>& op, const std::vector<Problem>& problems, int calls, int replays,
-                 const ArgsOf& args_of) {
-  const Memory scratch(op.scratch_bytes(args_of(problems[0])));
-  op.run(queue, args_of(problems[0]), scratch.as<void>());
-  finish();
-  cudaGraph_t graph;
-  cudaGraphExec_t exec;
-  require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess, "capture");
-  for (int i = 0; i < calls; ++i) op.run(queue, args_of(problems[i % problems.size()]), scratch.as<void>());
-  require(cudaStreamEndCapture(stream, &graph) == cudaSuccess, "end capture", cudaGetErrorString(cudaGetLastError()));
-  require(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess, "instantiate", cudaGetErrorString(cudaGetLastError()));
-  cudaEvent_t begin, end;
-  cudaEventCreate(&begin), cudaEventCreate(&end);
-  std::vector<double> times;
-  for (int i = 0; i < replays + 2; ++i) {
-    cudaEventRecord(begin, stream);
-    cudaGraphLaunch(exec, stream);
-    cudaEventRecord(end, stream);
-    require(cudaEventSynchronize(end) == cudaSuccess, "replay", cudaGetErrorString(cudaGetLastError()));
-    float ms = 0;
-    cudaEventElapsedTime(&ms, begin, end);
-    if (i >= 2) times.push_back(ms * 1e3 / calls);
-  }
-  std::sort(times.begin(), times.end());
-  cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
-  cudaEventDestroy(begin), cudaEventDestroy(end);
-  return times[times.size() / 2];
+double median_us(const Op<Args>& op, const std::vector<Problem>& problems, int calls, int replays, const ArgsOf& args_of) {
+  Memory memory;
+  void* scratch = memory.take<char>(op.scratch_bytes(args_of(problems[0])));
+  return bench::median_us(calls, replays, [&](int i) { op.run(queue, args_of(problems[i % problems.size()]), scratch); });
 }
 
 /// `base`: 4,096 tokens, repeated along the sequences: making more would take longer than measuring.
@@ -354,19 +242,8 @@ void time_prefill(const Shape& s, const Inputs& base, int sequences, int length,
 
 int main(int argc, char** argv) {
   require(argc > 1, "usage: gpu_sparse_gdn_bench PLUGIN [check] [prefill] [batch]");
-  void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
-  require(library, "dlopen", library ? "" : dlerror());
-  const auto entry = reinterpret_cast<BackendEntry>(dlsym(library, kBackendEntryName));
-  backend = entry(nullptr)->backends[0];
-  BackendError error;
-  device = backend->open_device({}, &error);
-  require(device, "open_device", error.text);
-  require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess, "stream");
-  queue = backend->create_queue(device, stream, &error);
-  require(queue, "create_queue", error.text);
-  const auto wants = [&](const char* what) {
-    return argc == 2 || std::any_of(argv + 2, argv + argc, [&](const char* a) { return std::strcmp(a, what) == 0; });
-  };
+  open_plugin(argv[1]);
+  const auto wants = [&](const char* what) { return argc == 2 || is_named(argc, argv, what); };
   const Shape qwen{16, 32}, middle{4, 8}, ungrouped{3, 3}, three{1, 3}, four{2, 8};
   if (wants("check")) {
     check({"one chunk, all", middle, {64}, SparsePolicy::kAll});
