@@ -65,4 +65,19 @@ const std::string& CheckpointBuilder::write() const {
   return folder_;
 }
 
+void add_model(CheckpointBuilder& c, const PlainNames& names, const PlainSizes& sizes) {
+  const auto bare = [](const std::string& name) { return name.substr(0, name.size() - 7); };  // without ".weight"
+  c.matrix(bare(names.embed), sizes.vocab, sizes.dim, 4);
+  if (!sizes.is_tied) c.matrix(bare(names.head), sizes.vocab, sizes.dim);
+  c.vector(names.final_norm, sizes.dim, 1, 0.1);
+  for (int i = 0; i < sizes.layers; ++i) {
+    const std::string block = names.block + std::to_string(i) + ".";
+    c.vector(block + names.norm1, sizes.dim, 1, 0.1);
+    c.vector(block + names.norm2, sizes.dim, 1, 0.1);
+    c.matrix(block + names.gate, sizes.hidden, sizes.dim);
+    c.matrix(block + names.up, sizes.hidden, sizes.dim);
+    c.matrix(block + names.down, sizes.dim, sizes.hidden);
+  }
+}
+
 }  // namespace cairn::test

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/golden/plain_forward.h"
 #include "tests/support/random_inputs.h"
 #include "tests/support/safetensors_file.h"
 
@@ -37,5 +38,18 @@ class CheckpointBuilder {
   Random random_;
   std::string folder_;
 };
+
+/// As flash-linear-attention's classes and those built on them name what is no mixer.
+inline const PlainNames kFlaNames = {"model.embeddings.weight", "model.norm.weight", "lm_head.weight",
+                                     "model.layers.",           "attn_norm.weight",  "mlp_norm.weight",
+                                     "mlp.gate_proj",           "mlp.up_proj",       "mlp.down_proj"};
+
+struct PlainSizes {
+  int layers, vocab, dim, hidden;
+  bool is_tied = false;
+};
+
+/// Everything but the mixers: embedding, head, norms, MLPs.
+void add_model(CheckpointBuilder& c, const PlainNames& names, const PlainSizes& sizes);
 
 }  // namespace cairn::test

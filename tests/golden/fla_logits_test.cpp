@@ -13,9 +13,6 @@ using nlohmann::json;
 
 constexpr int kDim = 24, kVocab = 48, kHidden = 40;
 
-const PlainNames kFlaNames = {"model.embeddings.weight", "model.norm.weight", "lm_head.weight",
-                              "model.layers.",           "attn_norm.weight",  "mlp_norm.weight",
-                              "mlp.gate_proj",           "mlp.up_proj",       "mlp.down_proj"};
 const PlainNames kLitNames = {"transformer.wte.weight", "transformer.ln_f.weight", "lm_head.weight",
                               "transformer.h.",         "norm_1.weight",           "norm_2.weight",
                               "mlp.swiglu.w1",          "mlp.swiglu.w2",           "mlp.swiglu.w3"};
@@ -23,21 +20,6 @@ const PlainNames kLitNames = {"transformer.wte.weight", "transformer.ln_f.weight
 json base_config(const char* model_type, int layers) {
   return {{"model_type", model_type},     {"hidden_size", kDim}, {"num_hidden_layers", layers}, {"vocab_size", kVocab},
           {"intermediate_size", kHidden}, {"norm_eps", 1e-5},    {"tie_word_embeddings", false}};
-}
-
-void add_model(CheckpointBuilder& c, const PlainNames& names, int layers, bool tied = false) {
-  const auto bare = [](const std::string& name) { return name.substr(0, name.size() - 7); };  // without ".weight"
-  c.matrix(bare(names.embed), kVocab, kDim, 4);
-  if (!tied) c.matrix(bare(names.head), kVocab, kDim);
-  c.vector(names.final_norm, kDim, 1, 0.1);
-  for (int i = 0; i < layers; ++i) {
-    const std::string block = names.block + std::to_string(i) + ".";
-    c.vector(block + names.norm1, kDim, 1, 0.1);
-    c.vector(block + names.norm2, kDim, 1, 0.1);
-    c.matrix(block + names.gate, kHidden, kDim);
-    c.matrix(block + names.up, kHidden, kDim);
-    c.matrix(block + names.down, kDim, kHidden);
-  }
 }
 
 struct DeltaTensors {
@@ -88,7 +70,7 @@ std::string lit(int layer) { return "transformer.h." + std::to_string(layer) + "
 
 /// A model of two layers of this mixer.
 void check_pair(CheckpointBuilder& c, PlainDelta d, const PlainNames& names, const DeltaTensors& has = {}) {
-  add_model(c, names, 2);
+  add_model(c, names, {2, kVocab, kDim, kHidden});
   for (int i = 0; i < 2; ++i) {
     d.prefix = names.block + std::to_string(i) + ".attn.";
     add_delta(c, d, has);
@@ -121,7 +103,7 @@ TEST_CASE("gated_deltanet: more value heads, negative eigenvalues, attention bet
                      {"qkv_bias", true}}}});
   const PlainAttention attention = {fla(1), 4, 2, 6, 7, 500};
   PlainDelta d = {PlainRule::kGdn, fla(0), 2, 4, 8, 12, 1e-5, 2};
-  add_model(c, kFlaNames, 3, true);
+  add_model(c, kFlaNames, {3, kVocab, kDim, kHidden, true});
   add_delta(c, d);
   add_attention(c, attention, true);
   d.prefix = fla(2);
@@ -236,7 +218,7 @@ TEST_CASE("gdn2 with sliding-window attention in every second layer") {
       {{"num_heads", 2}, {"head_dim", 8}, {"attn_every", 2}, {"num_attention_heads", 2}, {"window_size", 5}});
   const PlainAttention attention = {lit(1), 2, 2, 12, 5};
   const PlainDelta d = {PlainRule::kGdn2, lit(0), 2, 2, 8, 8, 1e-5};
-  add_model(c, kLitNames, 2);
+  add_model(c, kLitNames, {2, kVocab, kDim, kHidden});
   add_delta(c, d);
   add_attention(c, attention);
 

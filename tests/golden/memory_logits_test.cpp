@@ -16,25 +16,6 @@ constexpr int kDim = 24, kVocab = 48;
 const PlainNames kLinguaNames = {"tok_embeddings.weight", "norm.weight",     "output.weight",   "layers.",
                                  "attention_norm.weight", "ffn_norm.weight", "feed_forward.w1", "feed_forward.w3",
                                  "feed_forward.w2"};
-const PlainNames kBrainNames = {"model.embeddings.weight", "model.norm.weight", "lm_head.weight",
-                                "model.layers.",           "attn_norm.weight",  "mlp_norm.weight",
-                                "mlp.gate_proj",           "mlp.up_proj",       "mlp.down_proj"};
-
-void add_model(CheckpointBuilder& c, const PlainNames& names, int layers, int hidden, bool tied) {
-  const auto bare = [](const std::string& name) { return name.substr(0, name.size() - 7); };  // without ".weight"
-  c.matrix(bare(names.embed), kVocab, kDim, 4);
-  if (!tied) c.matrix(bare(names.head), kVocab, kDim);
-  c.vector(names.final_norm, kDim, 1, 0.1);
-  for (int i = 0; i < layers; ++i) {
-    const std::string block = names.block + std::to_string(i) + ".";
-    c.vector(block + names.norm1, kDim, 1, 0.1);
-    c.vector(block + names.norm2, kDim, 1, 0.1);
-    c.matrix(block + names.gate, hidden, kDim);
-    c.matrix(block + names.up, hidden, kDim);
-    c.matrix(block + names.down, kDim, hidden);
-  }
-}
-
 void add_biased(CheckpointBuilder& c, const std::string& name, int out) {
   c.matrix(name, out, kDim, 1.5);
   c.vector(name + ".bias", out, 0, 0.3);
@@ -149,7 +130,7 @@ json brain_config() {
 
 /// Adds the tensors of brain_config() and gives its plain model.
 PlainModel brain(CheckpointBuilder& c) {
-  add_model(c, kBrainNames, 4, 40, true);
+  add_model(c, kFlaNames, {4, kVocab, kDim, 40, true});
   std::vector<std::unique_ptr<PlainMixer>> mixers;
   for (int i = 0; i < 4; ++i) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".attn.";
@@ -164,7 +145,7 @@ PlainModel brain(CheckpointBuilder& c) {
       mixers.push_back(plain_sse_with_attention(sse));
     }
   }
-  PlainModel plain(c.tensors, kBrainNames, kDim, 1e-6);
+  PlainModel plain(c.tensors, kFlaNames, kDim, 1e-6);
   for (auto& mixer : mixers) plain.add(std::move(mixer));
   return plain;
 }
@@ -179,7 +160,7 @@ TEST_CASE("sparse delta memory in lingua's layout, between gated attention with 
                                  "layers.1.attention.w_gate"};
   const PlainAttention full = {"layers.2.attention.w",     2, 1, 12, 0, 500, 1e-5, "", "", true,
                                "layers.2.attention.w_gate"};
-  add_model(c, kLinguaNames, 4, 64, true);
+  add_model(c, kLinguaNames, {4, kVocab, kDim, 64, true});
   add_sdm(c, first);
   add_attention(c, window);
   add_attention(c, full);
@@ -203,7 +184,7 @@ TEST_CASE("sparse delta memory that starts as zeros, decays by key, without a ga
                    {"weight_tying", false},
                    {"ffn_dim_multiplier", 0.5}});
   c.config["sdm_args"].update({{"backprop_on_memory", false}, {"output_gate", false}, {"key_weighted_decay", true}});
-  add_model(c, kLinguaNames, 2, 32, false);
+  add_model(c, kLinguaNames, {2, kVocab, kDim, 32});
   std::vector<PlainSdm> layers;
   for (int i = 0; i < 2; ++i) {
     layers.push_back({"layers." + std::to_string(i) + ".attention.", 2, 6, 12, 3, 5, false, false, true});
