@@ -1,14 +1,16 @@
-// golden_check DIR [--backend NAME] [--model PATH] [--only ID]
+// golden_check DIR [--backend NAME] [--other NAME] [--model PATH] [--only ID]
 // A whole model through the public C API, against the numbers in DIR: golden.safetensors (Hugging Face: input_ids,
 // prefill_logits, greedy_ids, decode_logits), or eval/expected.safetensors or expected.safetensors (Wayfarer:
 // <id>.tokens, .logits, .logits64, .greedy). The model: DIR with its config.json, or the .cairn file in DIR, or PATH.
-// Hugging Face goldens are also decoded from a snapshot of the middle, to the same bits. Exit 0: all passed.
+// Hugging Face goldens are also decoded from a snapshot of the middle, to the same bits. With --other the second half is
+// decoded on that backend from this one's snapshot, and the last quarter back on this one. Exit 0: all passed.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 
 #include "tests/golden/model_session.h"
 #include "tests/support/safetensors_file.h"
@@ -85,8 +87,27 @@ bool report_resumed(const std::vector<char>& snapshot, const Tokens& greedy, std
   return passed;
 }
 
+/// A decode from the middle of `tokens` on: from `snapshot`, which `session` took there, on `other`; its last part back on
+/// `session`, from a snapshot of `other`. Logits after each token.
+Logits decode_there_and_back(const std::vector<char>& snapshot, const Tokens& tokens, ModelSession& session,
+                             ModelSession& other) {
+  const std::size_t half = tokens.size() / 2, back = half + (tokens.size() - half + 1) / 2;
+  Logits decoded;
+  ModelSession* at = &other;
+  at->restore(snapshot);
+  for (std::size_t i = half; i < tokens.size(); ++i) {
+    if (i == back) {
+      session.restore(other.save());
+      at = &session;
+    }
+    const Logits logits = at->decode(tokens[i]);
+    decoded.insert(decoded.end(), logits.begin(), logits.end());
+  }
+  return decoded;
+}
+
 /// decode_logits[i] follow greedy_ids[i].
-bool check_hugging_face(const FileTensors& file, ModelSession& session) {
+bool check_hugging_face(const FileTensors& file, ModelSession& session, ModelSession* other) {
   const Tokens input = tokens_of(file, "input_ids"), greedy = tokens_of(file, "greedy_ids");
   const std::size_t vocab = session.vocab(), half = greedy.size() / 2;
   const Logits prefill = session.prefill(input, input.size());
@@ -107,10 +128,15 @@ bool check_hugging_face(const FileTensors& file, ModelSession& session) {
   const Difference second = compare(decoded, file.at("decode_logits").floats(), vocab);
   passed = report(close(second), "decode", second) && passed;
   passed = report_greedy("decode", chosen, greedy) && passed;
-  return report_resumed(snapshot, greedy, half, decoded, session) && passed;
+  passed = report_resumed(snapshot, greedy, half, decoded, session) && passed;
+  if (!other) return passed;
+  const Logits want = file.at("decode_logits").floats();
+  const Difference moved = compare(decode_there_and_back(snapshot, greedy, session, *other),
+                                   {want.begin() + static_cast<std::ptrdiff_t>(half * vocab), want.end()}, vocab);
+  return report(close(moved), "moved and back", moved) && passed;
 }
 
-bool check_wayfarer(const FileTensors& file, const std::string& id, ModelSession& session) {
+bool check_wayfarer(const FileTensors& file, const std::string& id, ModelSession& session, ModelSession* other) {
   const std::size_t vocab = session.vocab();
   const Logits want = file.at(id + (file.count(id + ".logits64") ? ".logits64" : ".logits")).floats();
   const Logits got = session.prefill(tokens_of(file, id + ".tokens"), want.size() / vocab);
@@ -121,15 +147,23 @@ bool check_wayfarer(const FileTensors& file, const std::string& id, ModelSession
   const Tokens greedy = tokens_of(file, id + ".greedy");
   Tokens chosen;
   Logits last(got.end() - static_cast<std::ptrdiff_t>(vocab), got.end());
+  std::vector<char> snapshot;
   for (std::size_t i = 0; i < greedy.size(); ++i) {
+    if (i == greedy.size() / 2) snapshot = session.save();
     chosen.push_back(argmax(last.data(), vocab));
     if (i + 1 < greedy.size()) last = session.decode(chosen.back());
   }
-  return report_greedy(id, chosen, greedy) && passed;
+  passed = report_greedy(id, chosen, greedy) && passed;
+  if (!other || greedy.empty()) return passed;
+  const std::size_t half = greedy.size() / 2;
+  const Logits moved = decode_there_and_back(snapshot, greedy, session, *other);
+  Tokens chosen_moved(greedy.begin(), greedy.begin() + static_cast<std::ptrdiff_t>(half) + 1);
+  for (std::size_t i = half; i + 1 < greedy.size(); ++i) chosen_moved.push_back(argmax(&moved[(i - half) * vocab], vocab));
+  return report_greedy(id + ", moved", chosen_moved, greedy) && passed;
 }
 
 struct Options {
-  std::string folder, backend = "cpu", model, only;
+  std::string folder, backend = "cpu", other, model, only;
 };
 
 bool parse(int argc, char** argv, Options* options) {
@@ -137,6 +171,8 @@ bool parse(int argc, char** argv, Options* options) {
     const bool has_value = i + 1 < argc;
     if (!std::strcmp(argv[i], "--backend") && has_value)
       options->backend = argv[++i];
+    else if (!std::strcmp(argv[i], "--other") && has_value)
+      options->other = argv[++i];
     else if (!std::strcmp(argv[i], "--model") && has_value)
       options->model = argv[++i];
     else if (!std::strcmp(argv[i], "--only") && has_value)
@@ -164,7 +200,7 @@ std::string find_model(const std::string& folder) {
 int main(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, &options))
-    return std::fprintf(stderr, "usage: golden_check DIR [--backend NAME] [--model PATH] [--only ID]\n"), 2;
+    return std::fprintf(stderr, "usage: golden_check DIR [--backend NAME] [--other NAME] [--model PATH] [--only ID]\n"), 2;
   FileTensors file;
   std::string reason;
   bool found = false;
@@ -179,14 +215,17 @@ int main(int argc, char** argv) {
     return std::fprintf(stderr, "%s: no golden.safetensors, eval/expected.safetensors or expected.safetensors\n",
                         options.folder.c_str()),
            2;
-  ModelSession session(options.model.empty() ? find_model(options.folder) : options.model, options.backend);
+  const std::string model = options.model.empty() ? find_model(options.folder) : options.model;
+  ModelSession session(model, options.backend);
+  std::unique_ptr<ModelSession> other;
+  if (!options.other.empty()) other = std::make_unique<ModelSession>(model, options.other);
   int passed = 0, failed = 0;
-  if (file.count("input_ids")) (check_hugging_face(file, session) ? passed : failed) += 1;
+  if (file.count("input_ids")) (check_hugging_face(file, session, other.get()) ? passed : failed) += 1;
   for (const auto& [name, unused] : file) {
     if (!name.ends_with(".tokens")) continue;
     const std::string id = name.substr(0, name.size() - std::strlen(".tokens"));
     if (!options.only.empty() && id != options.only) continue;
-    (check_wayfarer(file, id, session) ? passed : failed) += 1;
+    (check_wayfarer(file, id, session, other.get()) ? passed : failed) += 1;
     std::fflush(stdout);
   }
   std::printf("%d passed, %d failed\n", passed, failed);
