@@ -49,6 +49,8 @@ __device__ __forceinline__ void fence_barrier_init() { asm volatile("fence.mbarr
 /// Two sides of a barrier between two warpgroups: one goes on, the other waits.
 __device__ __forceinline__ void pair_arrive(int id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory"); }
 __device__ __forceinline__ void pair_wait(int id) { asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory"); }
+/// Barrier of the first 256 threads.
+__device__ __forceinline__ void warps_barrier() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 /// Barrier of 128 threads; id 1 to 15.
 __device__ __forceinline__ void warpgroup_barrier(int id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
 
@@ -61,6 +63,32 @@ __device__ __forceinline__ void load_tile(std::uint32_t to, const CUtensorMap* m
           to),
       "l"(map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
+}
+__device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+/// From three dimensions: column 0 of the innermost.
+__device__ __forceinline__ void load_slab(std::uint32_t to, const CUtensorMap* map, int row, int group, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
+          to),
+      "l"(map), "r"(0), "r"(row), "r"(group), "r"(barrier)
+      : "memory");
+}
+/// The same with a policy for the L2 cache.
+__device__ __forceinline__ void load_slab(std::uint32_t to, const CUtensorMap* map, int row, int group, std::uint32_t barrier,
+                                          std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(map), "r"(0), "r"(row), "r"(group), "r"(barrier), "l"(policy)
+      : "memory");
+}
+/// What is read with it makes way for everything else in the L2 cache.
+__device__ __forceinline__ std::uint64_t leave_first() {
+  std::uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
 }
 __device__ __forceinline__ void load_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
   asm volatile(

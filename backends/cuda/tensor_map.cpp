@@ -17,18 +17,32 @@ Encode find_encoder() {
   return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(function) : nullptr;
 }
 
+/// bf16, innermost 64 wide in the 128-byte swizzle.
+bool encode(CUtensorMap* map, const ConstRows& rows, cuuint32_t rank, const cuuint64_t* sizes, const cuuint64_t* strides,
+            const cuuint32_t* box) {
+  static const Encode encode_tiled = find_encoder();
+  const cuuint32_t steps[3] = {1, 1, 1};
+  return encode_tiled && encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, const_cast<void*>(rows.data), sizes, strides,
+                                      box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 }  // namespace
 
 bool encode_rows(CUtensorMap* map, const ConstRows& rows, std::int64_t token_count, std::int64_t width,
                  unsigned box_rows) {
-  static const Encode encode = find_encoder();
-  if (!encode) return false;
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(token_count)};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(rows.stride) * 2};
-  const cuuint32_t box[2] = {64, box_rows}, steps[2] = {1, 1};
-  return encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(rows.data), sizes, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  const cuuint32_t box[2] = {64, box_rows};
+  return encode(map, rows, 2, sizes, strides, box);
+}
+
+bool encode_row_slabs(CUtensorMap* map, const ConstRows& rows, std::int64_t row_count, std::int64_t width, unsigned box_rows,
+                      unsigned groups) {
+  const cuuint64_t sizes[3] = {64, static_cast<cuuint64_t>(row_count), static_cast<cuuint64_t>(width) / 64};
+  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(rows.stride) * 2, 128};
+  const cuuint32_t box[3] = {64, box_rows, groups};
+  return encode(map, rows, 3, sizes, strides, box);
 }
 
 }  // namespace cairn::gpu

@@ -130,16 +130,21 @@ void launch_early(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t share
 #if defined(__HIP_PLATFORM_AMD__) || defined(__HIP__)
   kernel<<<grid, block, shared_bytes, stream>>>(args);
 #else
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  // A multiprocessor changes how its L1 is split only when it is empty, which would end the overlap: the same split for
+  // kernels that stream through shared memory and for small ones between them. Those of many blocks live from their L1.
+  const bool shares_split = shared_bytes > 48 * 1024 || grid.x * grid.y * grid.z <= 256;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attributes[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = shares_split ? 2 : 1;
   (void)cudaLaunchKernelEx(&config, kernel, args);  // last_error() tells
 #endif
 }
