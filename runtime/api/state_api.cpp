@@ -102,7 +102,7 @@ Status get_info(cairn_state* handle, cairn_state_info* out) {
   info.bytes_shared = memory.shared;
   info.rewind_bytes = memory.rewind;
   info.is_valid = state.is_valid() ? 1 : 0;
-  info.has_last_logits = state.last_logits().empty() ? 0 : 1;
+  info.has_last_logits = state.has_last_logits() ? 1 : 0;
   info.has_sparse_prefill = state.has_sparse_prefill() ? 1 : 0;
   return write_info(info, "cairn_state_info", out);
 }
@@ -137,12 +137,12 @@ Status get_last_logits(cairn_state* handle, float* logits, std::size_t* count) {
   CAIRN_REQUIRE(count);
   CAIRN_TRY_ASSIGN(const HeldState held, hold_state(handle));
   CAIRN_TRY(require_valid(held.state()));
-  const std::vector<float>& values = held.state().last_logits();
-  if (values.empty()) {
+  if (!held.state().has_last_logits()) {
     return Status::error(CAIRN_STATUS_WRONG_STATE, "no logits are known at position %lld: nothing was read with logits, or no_last_logits is set",
                          static_cast<long long>(held.state().position()));
   }
-  CAIRN_TRY(check_room(logits, values.size(), "logits", count));
+  CAIRN_TRY(check_room(logits, static_cast<std::size_t>(held.state().layout().vocab_size()), "logits", count));
+  CAIRN_TRY_ASSIGN(const std::vector<float> values, held.state().read_last_logits(held.queue()));
   std::copy(values.begin(), values.end(), logits);
   return {};
 }

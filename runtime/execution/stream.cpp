@@ -309,15 +309,20 @@ Status Stream::finish_step(Phase phase) {
   std::int64_t from = 0;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const StepPart& part = parts_[i];
+    part.state->forget_last_logits();
     if (part.logits_count == 0) continue;
     std::int64_t to = static_cast<std::int64_t>(i);
+    bool is_last = true;
     if (phase == Phase::kPrefill) {
       const Reading& reading = readings_[part_reading_[i]];
       to = reading.first_row + (reading.input.logits == LogitsWanted::kAll ? reading.done : 0);
+      is_last = reading.remaining() == part.token_count;
     }
     CAIRN_TRY(queue_->copy(logits_.as<std::byte>() + to * row_bytes, step_logits_.as<std::byte>() + from * row_bytes,
                            part.logits_count * row_bytes, CopyKind::kDeviceToHost));
     from += part.logits_count;
+    const auto* row = reinterpret_cast<const float*>(step_logits_.as<std::byte>() + (from - 1) * row_bytes);
+    if (is_last) CAIRN_TRY(part.state->keep_last_logits(*queue_, row));
   }
   CAIRN_TRY(queue_->synchronize());
   for (std::size_t i = 0; i < parts_.size(); ++i) {
@@ -325,25 +330,9 @@ Status Stream::finish_step(Phase phase) {
     ReadSpan piece{part.state->position(), part.token_count, phase, step_.sparse.enabled};
     if (phase == Phase::kPrefill) piece.begin = readings_[part_reading_[i]].begin;
     CAIRN_TRY(part.state->advance(*queue_, piece, part.tokens));
-    if (phase == Phase::kDecode) {
-      keep_last_logits(*part.state, static_cast<std::int64_t>(i));
-      continue;
-    }
-    Reading& reading = readings_[part_reading_[i]];
-    reading.done += part.token_count;
-    if (reading.remaining() == 0 && reading.wanted_rows() > 0) {
-      keep_last_logits(*part.state, reading.first_row + reading.wanted_rows() - 1);
-    } else {
-      part.state->last_logits().clear();
-    }
+    if (phase == Phase::kPrefill) readings_[part_reading_[i]].done += part.token_count;
   }
   return {};
-}
-
-void Stream::keep_last_logits(State& state, std::int64_t row) const {
-  if (!state.options().keep_last_logits) return;
-  const std::span<const float> values = logits(row);
-  state.last_logits().assign(values.begin(), values.end());
 }
 
 // ---------------------------------------------------------------- decode, replay

@@ -77,7 +77,6 @@ class Stream {
   Status run_network(Phase phase, std::int32_t rows);
   std::int64_t recorded_reach() const;
   Status read_all(const SparsePrefill& sparse, const StepProgress& progress);
-  void keep_last_logits(State& state, std::int64_t row) const;
   struct StepGuard;
 
   std::shared_ptr<const Plan> plan_;

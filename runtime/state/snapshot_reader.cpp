@@ -162,7 +162,11 @@ Status SnapshotReader::load(Queue& queue, State& state) {
       std::memcpy(reinterpret_cast<std::byte*>(logits.data()) + offset, data, size);
       return {};
     }));
-    if (state.options_.keep_last_logits) state.last_logits_.assign(logits.begin(), logits.end());
+    if (state.options_.keep_last_logits) {
+      CAIRN_TRY(queue.copy(state.last_logits_.data(), logits.data(), state.last_logits_.size_bytes(), CopyKind::kHostToDevice));
+      CAIRN_TRY(queue.synchronize());
+      state.has_last_logits_ = true;
+    }
     secure_zero(logits.data(), logits.size() * sizeof(float));
   }
   state.position_ = contents_.position;

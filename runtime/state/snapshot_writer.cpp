@@ -4,6 +4,7 @@
 
 #include "flatbuffers/flatbuffers.h"
 #include "runtime/model/container_header.h"
+#include "runtime/support/secure_zero.h"
 
 namespace cairn {
 namespace {
@@ -28,7 +29,7 @@ Result<SnapshotWriter> SnapshotWriter::prepare(const State& state, Queue& queue,
   contents.position = state.position();
   contents.kv_token_count = state.kv_used_tokens();
   contents.has_sparse_prefill = state.has_sparse_prefill();
-  contents.has_last_logits = !state.last_logits_.empty();
+  contents.has_last_logits = state.has_last_logits();
   CAIRN_TRY(writer.collect_slots());
   if (include_rewind && state.journal().is_on()) CAIRN_TRY(writer.collect_rewind());
   CAIRN_TRY(writer.build());
@@ -119,7 +120,12 @@ Status SnapshotWriter::write_section(ContainerWriter& writer, const SnapshotSect
   switch (section.what) {
     case What::kValues: return write_values(writer, section);
     case What::kRows: return write_rows(writer, section);
-    case What::kLogits: return write_host(state_->last_logits_.data(), state_->last_logits_.size() * sizeof(float));
+    case What::kLogits: {
+      CAIRN_TRY_ASSIGN(std::vector<float> logits, state_->read_last_logits(*queue_));
+      const Status status = write_host(logits.data(), logits.size() * sizeof(float));
+      secure_zero(logits.data(), logits.size() * sizeof(float));
+      return status;
+    }
     case What::kSlots: {
       const Written& written = written_[{section.checkpoint, section.slot}];
       return write_host(written.slots.data(), written.slots.size() * sizeof(std::int32_t));

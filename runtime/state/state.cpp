@@ -6,7 +6,6 @@
 #include <unordered_set>
 
 #include "runtime/support/checked_math.h"
-#include "runtime/support/secure_zero.h"
 
 namespace cairn {
 namespace {
@@ -48,8 +47,6 @@ State::State(std::shared_ptr<const StateLayout> layout, std::shared_ptr<const De
     : layout_(std::move(layout)), device_(std::move(device)), options_(options),
       journal_(options.rewind_window_tokens, options.rewind_spacing_tokens) {}
 
-State::~State() { secure_zero(last_logits_.data(), last_logits_.size() * sizeof(float)); }
-
 Result<std::unique_ptr<State>> State::create(std::shared_ptr<const StateLayout> layout, std::shared_ptr<const Device> device,
                                              const StateOptions& options) {
   CAIRN_TRY(check_options(*layout, options));
@@ -74,9 +71,17 @@ Status State::allocate_dense(Queue& queue) {
     const bool is_dense = !is_table(layout_->slots()[static_cast<std::size_t>(i)]);
     dense_pointers_.push_back(is_dense ? reinterpret_cast<float*>(dense_.as<std::byte>() + layout_->offset_bytes(i, capacity)) : nullptr);
   }
-  if (options_.keep_last_logits) last_logits_.reserve(static_cast<std::size_t>(layout_->vocab_size()));
+  if (options_.keep_last_logits) {
+    CAIRN_TRY_ASSIGN(last_logits_, make_last_logits());
+  }
   tables_.resize(layout_->slots().size());
   return {};
+}
+
+Result<DeviceBuffer> State::make_last_logits() const {
+  CAIRN_TRY_ASSIGN(DeviceBuffer buffer, device_->allocate(static_cast<std::size_t>(layout_->vocab_size()) * sizeof(float)));
+  buffer.zero_on_release();
+  return buffer;
 }
 
 Status State::make_tables(Queue& queue) {
@@ -103,7 +108,7 @@ Result<std::unique_ptr<State>> State::fork(Queue& queue) {
   }
   other->position_ = position_;
   other->has_sparse_prefill_ = has_sparse_prefill_;
-  other->last_logits_ = last_logits_;
+  if (has_last_logits_) CAIRN_TRY(other->keep_last_logits(queue, last_logits_.as<float>()));
   CAIRN_TRY(other->start_journal(queue));
   CAIRN_TRY(queue.synchronize());
   return other;
@@ -114,8 +119,7 @@ Status State::reset(Queue& queue) {
   CAIRN_TRY(queue.synchronize());
   position_ = 0;
   has_sparse_prefill_ = false;
-  secure_zero(last_logits_.data(), last_logits_.size() * sizeof(float));
-  last_logits_.clear();
+  has_last_logits_ = false;
   rewind_ = {};
   CAIRN_TRY(start_journal(queue));  // its old checkpoints go to the pool and their rows to the tables, which clear them
   pool_.clear();
@@ -123,6 +127,7 @@ Status State::reset(Queue& queue) {
     if (table) CAIRN_TRY(table->reset(queue));
   }
   CAIRN_TRY(queue.zero(dense_.data(), dense_.size_bytes()));
+  if (last_logits_) CAIRN_TRY(queue.zero(last_logits_.data(), last_logits_.size_bytes()));
   CAIRN_TRY(queue.synchronize());
   is_valid_ = true;
   return {};
@@ -134,7 +139,8 @@ void State::swap_contents(State& other) {
   tables_.swap(other.tables_);
   std::swap(position_, other.position_);
   std::swap(has_sparse_prefill_, other.has_sparse_prefill_);
-  last_logits_.swap(other.last_logits_);
+  std::swap(last_logits_, other.last_logits_);
+  std::swap(has_last_logits_, other.has_last_logits_);
   std::swap(journal_, other.journal_);
   pool_.swap(other.pool_);
   rewind_ = {};
@@ -261,7 +267,7 @@ Status State::put_back(Queue& queue, const Checkpoint& checkpoint) {
   CAIRN_TRY(queue.synchronize());
   position_ = checkpoint.position;
   has_sparse_prefill_ = checkpoint.has_sparse_prefill;
-  last_logits_.clear();
+  has_last_logits_ = false;
   return {};
 }
 
@@ -326,7 +332,11 @@ Result<Replay> State::rewind_to_checkpoint(Queue& queue, std::int64_t position) 
   if (is_valid_) {
     CAIRN_TRY_ASSIGN(rewind_.before, take_checkpoint());
     CAIRN_TRY(capture(queue, *rewind_.before));
-    rewind_.last_logits = last_logits_;
+    if (has_last_logits_) {
+      CAIRN_TRY_ASSIGN(rewind_.last_logits, make_last_logits());
+      CAIRN_TRY(queue.copy(rewind_.last_logits.data(), last_logits_.data(), last_logits_.size_bytes(), CopyKind::kDeviceToDevice));
+      rewind_.has_last_logits = true;
+    }
   }
   rewind_.position = position_;
   rewind_.is_open = true;
@@ -352,18 +362,34 @@ Status State::finish_rewind(Queue& queue, bool is_successful) {
     is_valid_ = false;
     journal_.put_back(std::move(rewind.tail), dropped_);
     status = put_back(queue, *rewind.before);
-    last_logits_ = std::move(rewind.last_logits);
+    if (rewind.has_last_logits) std::swap(last_logits_, rewind.last_logits);
+    has_last_logits_ = rewind.has_last_logits;
     is_valid_ = status.ok();
   } else {
     invalidate();
     journal_.put_back(std::move(rewind.tail), dropped_);
     position_ = rewind.position;
   }
-  secure_zero(rewind.last_logits.data(), rewind.last_logits.size() * sizeof(float));
   if (rewind.before) dropped_.push_back(std::move(rewind.before));
   recycle(dropped_);
   const Status finished = queue.synchronize();
   return status.ok() ? finished : status;
+}
+
+// ---------------------------------------------------------------- logits
+
+Status State::keep_last_logits(Queue& queue, const float* row) {
+  if (!options_.keep_last_logits) return {};
+  CAIRN_TRY(queue.copy(last_logits_.data(), row, last_logits_.size_bytes(), CopyKind::kDeviceToDevice));
+  has_last_logits_ = true;
+  return {};
+}
+
+Result<std::vector<float>> State::read_last_logits(Queue& queue) const {
+  std::vector<float> logits(has_last_logits_ ? last_logits_.size_bytes() / sizeof(float) : 0);
+  if (has_last_logits_) CAIRN_TRY(queue.copy(logits.data(), last_logits_.data(), last_logits_.size_bytes(), CopyKind::kDeviceToHost));
+  CAIRN_TRY(queue.synchronize());
+  return logits;
 }
 
 // ---------------------------------------------------------------- accounting
@@ -381,7 +407,7 @@ StateMemory State::memory() const {
       owners[slab.get()] = slab.use_count();
     }
   };
-  memory.held = dense_.size_bytes() + last_logits_.capacity() * sizeof(float);
+  memory.held = dense_.size_bytes() + last_logits_.size_bytes();
   for (const std::unique_ptr<SlotTable>& table : tables_) {
     if (!table) continue;
     memory.held += table->array_bytes();

@@ -36,12 +36,13 @@ class State {
                                                std::shared_ptr<const Device> device, const StateOptions& options);
   State(const State&) = delete;
   State& operator=(const State&) = delete;
-  ~State();  ///< zeroes its memory
+  ~State() = default;  ///< zeroes its memory
 
   Result<std::unique_ptr<State>> fork(Queue& queue);
   Status reset(Queue& queue);
 
   const StateLayout& layout() const { return *layout_; }
+  const std::shared_ptr<const Device>& device() const { return device_; }
   const StateOptions& options() const { return options_; }
   std::int64_t position() const { return position_; }
   bool is_valid() const { return is_valid_; }
@@ -73,8 +74,13 @@ class State {
   /// After the replay. Not successful: the state is again as before the rewind, or invalid when the device cannot.
   Status finish_rewind(Queue& queue, bool is_successful);
 
-  /// Host copy of the logits after the last token; empty when not known.
-  std::vector<float>& last_logits() { return last_logits_; }
+  /// Whether the logits after the last token are known.
+  bool has_last_logits() const { return has_last_logits_; }
+  /// Those logits, [vocab]; none when not known. Waits for the queue.
+  Result<std::vector<float>> read_last_logits(Queue& queue) const;
+  /// Queues a copy of a device row [vocab], where the options ask for it.
+  Status keep_last_logits(Queue& queue, const float* row);
+  void forget_last_logits() { has_last_logits_ = false; }
 
   /// Tokens that every kKvFull slot holds; 0 without such slots.
   std::int64_t kv_used_tokens() const { return layout_->has_full_attention() ? position_ : 0; }
@@ -87,6 +93,7 @@ class State {
   State(std::shared_ptr<const StateLayout> layout, std::shared_ptr<const Device> device, const StateOptions& options);
   Status allocate_dense(Queue& queue);
   Status make_tables(Queue& queue);
+  Result<DeviceBuffer> make_last_logits() const;
 
   /// A checkpoint with memory, from the pool or new.
   Result<std::unique_ptr<Checkpoint>> take_checkpoint();
@@ -107,7 +114,8 @@ class State {
     std::unique_ptr<Checkpoint> before;  ///< null when the state was invalid
     RewindJournal::Tail tail;
     std::int64_t position = 0;
-    std::vector<float> last_logits;
+    bool has_last_logits = false;
+    DeviceBuffer last_logits;
   };
 
   std::shared_ptr<const StateLayout> layout_;
@@ -117,8 +125,8 @@ class State {
   std::vector<float*> dense_pointers_;              ///< by slot index; null for slot tables
   std::vector<std::unique_ptr<SlotTable>> tables_;  ///< by slot index; null where the slot is dense
   std::int64_t position_ = 0;
-  bool is_valid_ = true, has_sparse_prefill_ = false;
-  std::vector<float> last_logits_;
+  bool is_valid_ = true, has_sparse_prefill_ = false, has_last_logits_ = false;
+  DeviceBuffer last_logits_;  ///< f32 [vocab]; empty unless the options ask for it
   RewindJournal journal_;
   CheckpointList pool_;     ///< checkpoints to use again
   CheckpointList dropped_;  ///< on their way to the pool

@@ -135,8 +135,8 @@ TEST_CASE("forks are independent, and their window begins where they do") {
     bench.rewind(*fork, 200);
     bench.rewind(*fork, 150);
     bench.rewind(*parent, 150);
-    fork->last_logits().clear();
-    parent->last_logits().clear();
+    fork->forget_last_logits();
+    parent->forget_last_logits();
     CHECK(bench.save(*fork) == bench.save(*parent));
   }
 }
