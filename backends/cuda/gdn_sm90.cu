@@ -2,12 +2,14 @@
 // When a batch has few scans (batch 1: 64 blocks of 132 multiprocessors) the two overlap: gdn_intra gets the other
 // multiprocessors, starts first, and publishes a flag for each chunk and key head; gdn_scan starts when all blocks of
 // gdn_intra run (programmatic launch), so waiting for a flag cannot stall. Otherwise they run one after the other.
+// Decode of one token a sequence: gdn_decode.
 // Takes bf16, K = V = 128, HV / HK <= 4, 16-byte aligned rows, no residual; the rest goes to the shared operator.
 #include "backends/cuda/cuda_overrides.h"
+#include "backends/cuda/gdn_decode_sm90.cuh"
 #include "backends/cuda/gdn_intra_sm90.cuh"
 #include "backends/cuda/gdn_scan_sm90.cuh"
 #include "backends/cuda/tensor_map.h"
-#include "backends/gpu/gpu_device.h"
+#include "backends/gpu/gpu_launch.h"
 #include "backends/interface/scratch_layout.h"
 
 namespace cairn::gpu {
@@ -16,6 +18,8 @@ namespace {
 using namespace sm90;
 
 Op<DeltaRuleArgs> shared_gdn, shared_delta_net;
+// States of a decode: below the first size the launch is what costs, up to the second they stay in the L2 of 50 MB.
+constexpr std::size_t kAheadBytes = std::size_t{4} << 20, kOnceBytes = std::size_t{40} << 20;
 
 bool is_aligned(const ConstRows& rows) {
   return reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.stride % 8 == 0;
@@ -23,9 +27,10 @@ bool is_aligned(const ConstRows& rows) {
 
 /// The shapes that these kernels take.
 bool takes_shape(const DeltaRuleArgs& a) {
-  return a.phase == Phase::kPrefill && a.dtype == DType::kBF16 && a.key_dim == kDim && a.value_dim == kDim &&
-         a.key_heads > 0 && a.value_heads % a.key_heads == 0 && a.value_heads / a.key_heads <= 4;
+  return a.dtype == DType::kBF16 && a.key_dim == kDim && a.value_dim == kDim && a.key_heads > 0 &&
+         a.value_heads % a.key_heads == 0 && a.value_heads / a.key_heads <= 4;
 }
+bool is_prefill(const DeltaRuleArgs& a) { return a.phase == Phase::kPrefill && takes_shape(a); }
 bool takes_pointers(const DeltaRuleArgs& a) {
   return !a.residual.data && is_aligned(a.q) && is_aligned(a.k) && is_aligned(a.v) && is_aligned(a.out);
 }
@@ -40,7 +45,7 @@ GdnWorkspace carve(const DeltaRuleArgs& a, ScratchLayout& layout) {
 }
 
 std::size_t scratch_bytes(const DeltaRuleArgs& a) {
-  if (!takes_shape(a)) return 0;
+  if (!is_prefill(a)) return 0;
   ScratchLayout layout(nullptr);
   carve(a, layout);
   return layout.size_bytes();
@@ -114,6 +119,24 @@ void run_prefill(BackendQueue* queue, const DeltaRuleArgs& a, void* scratch) {
   }
 }
 
+void run_decode(BackendQueue* queue, const DeltaRuleArgs& a) {
+  GdnDecodeArgs args = {};
+  args.q = static_cast<const unsigned short*>(a.q.data), args.q_stride = a.q.stride;
+  args.k = static_cast<const unsigned short*>(a.k.data), args.k_stride = a.k.stride;
+  args.v = static_cast<const unsigned short*>(a.v.data), args.v_stride = a.v.stride;
+  args.out = static_cast<unsigned short*>(a.out.data), args.out_stride = a.out.stride;
+  args.log_decay = a.log_decay, args.beta = a.beta;
+  args.states = a.states;
+  args.scale = a.scale;
+  args.value_heads = a.value_heads, args.heads_per_key = a.value_heads / a.key_heads;
+  const std::size_t bytes = sizeof(float) * kDim * kDim * a.value_heads * a.batch.sequence_count;
+  const auto kernel = bytes <= kAheadBytes  ? gdn_decode_kernel<false, true>
+                      : bytes <= kOnceBytes ? gdn_decode_kernel<true, false>
+                                            : gdn_decode_kernel<false, false>;
+  const dim3 grid(kDim / kDecodeColumns, a.value_heads, a.batch.sequence_count);
+  Launcher(queue, "gdn").early(kernel, grid, dim3(kDecodeThreads), 0, args);
+}
+
 template <Op<DeltaRuleArgs>* kShared>
 Op<DeltaRuleArgs> chunked() {
   return {kShared->unsupported_reason,
@@ -123,8 +146,10 @@ Op<DeltaRuleArgs> chunked() {
           },
           [](BackendQueue* queue, const DeltaRuleArgs& a, void* scratch) {
             const bool is_sm90 = queue_of(queue).device->properties.major == 9;
-            if (is_sm90 && takes_shape(a) && takes_pointers(a)) {
+            if (is_sm90 && is_prefill(a) && takes_pointers(a)) {
               run_prefill(queue, a, scratch);
+            } else if (is_sm90 && takes_shape(a) && has_one_token_each(a.batch) && takes_pointers(a)) {
+              run_decode(queue, a);
             } else {
               kShared->run(queue, a, scratch);
             }

@@ -1,6 +1,7 @@
-// gpu_gdn_bench PLUGIN [check] [prefill] [batch] [decode] [small] [profile]: GDN on a CUDA device.
+// gpu_gdn_bench PLUGIN [check] [check_decode] [prefill] [batch] [decode] [small] [profile]: GDN on a CUDA device.
 // check: against a float64 recurrence. The others: medians of graph replays of 24 calls over rotating inputs.
-// Gates are those of a model: g = -exp(A_log) softplus(a + dt_bias), A in [1, 16], dt in [1e-3, 0.1]; keys are unit vectors.
+// Gates are those of a model: g = -exp(A_log) softplus(a + dt_bias), A in [1, 16], dt in [1e-3, 0.1]; keys are unit
+// vectors.
 #include <string>
 #include <thread>
 
@@ -192,6 +193,7 @@ void check_case(const char* name, const Op<DeltaRuleArgs>& op, const Shape& s, c
   const std::vector<float> initial = random_state(s, 5);
   Problem p;
   build(p, s, lengths, in, initial, phase);
+  if (phase == Phase::kDecode && gates == Gates::kNone) p.args.log_decay = nullptr;  // as DeltaNet has it
   run(op, p.args, p.memory.take<char>(op.scratch_bytes(p.args)));
   finish();
   const Errors e = compare(s, p, in, initial, heads);
@@ -223,6 +225,33 @@ void check_bits(const Op<DeltaRuleArgs>& op, const Shape& s) {
   const auto sa = download(batch.states[2], initial.size()), sc = download(alone.states[0], initial.size());
   const bool same = a == b && std::equal(c.begin(), c.end(), a.begin() + 137 * s.value_heads * s.dim) && sa == sc;
   std::printf("check bits: batch against alone, and repeated: %s\n", same ? "equal" : "DIFFERENT");
+}
+
+/// A decode of many sequences, twice, and of the last of them alone: the same bits. Sizes take different forms of the
+/// kernel.
+void check_decode_bits(const Op<DeltaRuleArgs>& op, const Shape& s, int sequences) {
+  const Inputs in = make_inputs(s, sequences, 11, Gates::kModel);
+  const std::vector<float> initial = random_state(s, 8);
+  Inputs one;
+  const auto last = [&](const auto& from) {
+    return std::decay_t<decltype(from)>(from.end() - static_cast<std::ptrdiff_t>(from.size() / sequences), from.end());
+  };
+  one.q = last(in.q), one.k = last(in.k), one.v = last(in.v), one.g = last(in.g), one.beta = last(in.beta);
+  Problem batch, again, alone;
+  build(batch, s, std::vector<int>(sequences, 1), in, initial, Phase::kDecode);
+  build(again, s, std::vector<int>(sequences, 1), in, initial, Phase::kDecode);
+  build(alone, s, {1}, one, initial, Phase::kDecode);
+  void* scratch = batch.memory.take<char>(op.scratch_bytes(batch.args));
+  for (Problem* p : {&batch, &again, &alone}) run(op, p->args, scratch);
+  finish();
+  const auto a = download(static_cast<const std::uint16_t*>(batch.args.out.data), in.v.size());
+  const auto b = download(static_cast<const std::uint16_t*>(again.args.out.data), in.v.size());
+  const auto c = download(static_cast<const std::uint16_t*>(alone.args.out.data), one.v.size());
+  const auto sa = download(batch.states[sequences - 1], initial.size()), sc = download(alone.states[0], initial.size());
+  const bool same =
+      a == b && std::equal(c.begin(), c.end(), a.end() - static_cast<std::ptrdiff_t>(c.size())) && sa == sc;
+  std::printf("check bits of a decode of %d: batch against alone, and repeated: %s\n", sequences,
+              same ? "equal" : "DIFFERENT");
 }
 
 /// Median microseconds of one call, the problems in turn.
@@ -272,7 +301,7 @@ void time_decode(const char* name, const Op<DeltaRuleArgs>& op, const Shape& s, 
 }  // namespace
 
 int main(int argc, char** argv) {
-  require(argc > 1, "usage: gpu_gdn_bench PLUGIN [check] [prefill] [batch] [decode] [small] [profile]");
+  require(argc > 1, "usage: gpu_gdn_bench PLUGIN [check] [check_decode] [prefill] [batch] [decode] [small] [profile]");
   open_plugin(argv[1]);
   const auto wants = [&](const char* what) { return argc == 2 || is_named(argc, argv, what); };
   const OpTable& ops = *backend->ops;
@@ -292,6 +321,15 @@ int main(int argc, char** argv) {
     check_case("gdn no decay, 2048", ops.gdn, qwen, {2048}, Gates::kNone, Phase::kPrefill, {0, 13, 31});
     check_bits(ops.gdn, qwen);
     check_case("gdn decode", ops.gdn, qwen, std::vector<int>(5, 1), Gates::kModel, Phase::kDecode, all_heads(32));
+  }
+  if (wants("check") || (argc > 2 && wants("check_decode"))) {
+    for (const Shape& s : {ungrouped, small, wide, Shape{2, 8, 128}}) {
+      check_case("gdn decode", ops.gdn, s, std::vector<int>(5, 1), Gates::kHarsh, Phase::kDecode,
+                 all_heads(s.value_heads));
+      check_case("delta_net decode", ops.delta_net, s, std::vector<int>(3, 1), Gates::kNone, Phase::kDecode,
+                 all_heads(s.value_heads));
+    }
+    for (int sequences : {2, 8, 20, 64}) check_decode_bits(ops.gdn, qwen, sequences);
   }
   if (wants("decode")) {
     time_decode("gdn", ops.gdn, qwen, 1, 4.0), time_decode("gdn", ops.gdn, qwen, 8, 12);
