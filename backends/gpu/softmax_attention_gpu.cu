@@ -36,10 +36,13 @@ int bytes_per_key(const SoftmaxAttentionArgs& args) {
   return (args.key_dim + args.value_dim) * static_cast<int>(sizeof(float));
 }
 
-// Of the dims and the window alone: the same for every batch.
+// Of the heads, the dims and the window alone: the same for every batch.
+/// Of the longest chunks.
 int chunk_keys(const SoftmaxAttentionArgs& args) { return bytes_per_key(args) > kChunkBytes / 256 ? 128 : 256; }
+/// Few key heads need more chunks for as many blocks.
+int short_chunks(const SoftmaxAttentionArgs& args) { return std::clamp(64 / args.kv_heads, 4, 8); }
 int slot_count(const SoftmaxAttentionArgs& args) {
-  const int chunks = args.window / chunk_keys(args) + 2;
+  const int chunks = std::max(args.window / chunk_keys(args), short_chunks(args)) + 2;
   return args.window > 0 && chunks < kMaxSlots ? chunks : kMaxSlots;
 }
 struct DecodeScratch {
@@ -65,9 +68,13 @@ void decode(const Launcher& launcher, const SoftmaxAttentionArgs& args, void* sc
   DecodeAttentionArgs split{};
   split.call = args;
   split.slot_count = slot_count(args);
-  split.chunk_log2 = std::countr_zero(static_cast<unsigned>(chunk_keys(args)));
   split.has_values = true;
   split.keys_at_once = keys_at_once(bytes_per_key(args), launcher.device());
+  split.least_log2 = std::countr_zero(static_cast<unsigned>(split.keys_at_once * kDecodeGroups));
+  split.most_log2 = std::countr_zero(static_cast<unsigned>(chunk_keys(args)));
+  split.short_chunks = short_chunks(args);
+  split.in_eights = args.key_dim % 8 == 0 && args.value_dim % 8 == 0 && is_in_eights(args.q) && is_in_eights(args.k) &&
+                    is_in_eights(args.v);
   split.sums = memory.sums;
   split.totals = memory.totals;
   const int shared_heads = args.query_heads / args.kv_heads;

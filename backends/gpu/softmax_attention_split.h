@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "backends/gpu/gpu_launch.h"
+#include "backends/gpu/kernels/softmax_attention_combine.cuh"
 #include "backends/gpu/kernels/softmax_attention_decode.cuh"
 
 namespace cairn::gpu {
@@ -31,17 +32,23 @@ void decode_in_slots(const Launcher& launcher, DecodeAttentionArgs args, int at_
   std::int64_t furthest = 0;
   for (std::int32_t b = 0; b < call.batch.sequence_count; ++b) furthest = std::max(furthest, call.starts_host[b] + 1);
   const auto reach = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(furthest)));
-  const std::int64_t chunks = ((reach - 1) >> args.chunk_log2) + 1;
+  // No shorter context has more chunks.
+  const std::int64_t chunks = ((reach - 1) >> chunk_log2_of(args, reach)) + 1;
   const auto slots = static_cast<unsigned>(call.window == 0 && chunks < args.slot_count ? chunks : args.slot_count);
   const DecodeLayout shared(kHeads, args.keys_at_once, call.key_dim, call.value_dim, args.has_values);
+  const int dim = args.has_values && !args.is_stored && call.key_dim == call.value_dim ? call.key_dim : 0;
+  const bool is_roomy = args.keys_at_once == keys_of_step(dim);
+  const auto kernel = dim == 256 && is_roomy   ? softmax_attention_decode_kernel<kHeads, kColumns, 256>
+                      : dim == 128 && is_roomy ? softmax_attention_decode_kernel<kHeads, 1, 128>
+                      : dim == 64 && is_roomy  ? softmax_attention_decode_kernel<kHeads, 1, 64>
+                                               : softmax_attention_decode_kernel<kHeads, kColumns, 0>;
   for (std::int32_t first = 0; first < call.batch.sequence_count; first += at_once) {
     const auto sequences = static_cast<unsigned>(std::min(at_once, call.batch.sequence_count - first));
     args.first_sequence = first;
-    launcher.early(softmax_attention_decode_kernel<kHeads, kColumns>,
-                   dim3(slots, static_cast<unsigned>(call.kv_heads * args.head_groups), sequences),
+    launcher.early(kernel, dim3(slots, static_cast<unsigned>(call.kv_heads * args.head_groups), sequences),
                    dim3(kDecodeThreads), static_cast<std::size_t>(shared.total) * sizeof(float), args);
-    launcher.early(combine_slots_kernel<kDecodeThreads>, dim3(static_cast<unsigned>(call.query_heads), sequences),
-                   dim3(kDecodeThreads), kDecodeThreads * 4 * sizeof(float), args);
+    launcher.early(combine_slots_kernel<kCombineThreads>, dim3(static_cast<unsigned>(call.query_heads), sequences),
+                   dim3(kCombineThreads), kCombineThreads * 4 * sizeof(float), args);
   }
 }
 

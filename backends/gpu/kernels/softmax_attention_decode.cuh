@@ -3,50 +3,27 @@
 //   Source    the split of keys: Flash-Decoding (2023); the running maximum: arXiv 1805.02867
 //   Shapes    q [B, HQ, K], k [B, HKV, K], v [B, HKV, V], out [B, HQ, V]; caches f32; K in fours, V in fours
 //   Launch    grid (slots, HKV * head groups, B): a block has up to kHeads query heads of one key head, and the chunks
-//   of
-//             128 or 256 keys with chunk % slots = its slot. A second kernel joins the slots that hold something.
-//             Chunks and slots depend on the dims and the window: bits do not depend on the batch or how far its others
-//             are
+//             with chunk % slots = its slot. A second kernel joins the slots that hold something. A sequence's chunks
+//             grow with its keys, from one step of a block to 128 or 256 keys: the blocks of short contexts are many.
+//             They depend on the heads, the dims, the window and its own position: never on the batch
 //   Memory    each group of 32 lanes has its own keys, three stages of them on their way, and its own running maximum;
 //             groups meet at the end only. A lane owns up to kColumns times 4 columns of the values
 //   Traffic   keys and values once for each group of heads; V + 2 floats for each head and slot
-//   Measured  H200, bf16, one layer, graph replay, medians; TB/s of keys and values (a copy: 4.3)
-//               heads     4K: B=1        B=8           B=64          64K: B=1       B=8            B=64
-//             16/4 x 256   31 us 1.09   117 us 2.30   772 us 2.78    159 us 3.38   1165 us 3.69   9004 us 3.82
-//             32/8 x 128   28 us 1.20   112 us 2.40   774 us 2.77    179 us 3.00   1320 us 3.25  10161 us 3.38
-//             16/16 x 64   18 us 1.84    84 us 3.19   550 us 3.90    135 us 3.97    963 us 4.46   7503 us 4.58
+//   Measured  H200, bf16, one layer with combine_slots, graph replay, medians, us; at last TB/s (a copy: 4.3)
+//             keys           64    130    512   1024   4096  16384  65536
+//             16/4 x 256    6.8    7.0    9.7   14.3   18.2   41.2  133.2  4.03   B = 64:  28  38   83  143  521  1992
+//             32/8 x 128    6.9    7.4    8.2   10.6   16.7   43.9  134.3  4.00            31  56   98  150  512  2005
+//             16/16 x 64    5.8    6.3    7.0    9.2   14.0   40.5  129.2  4.15            26  50   80  132  489  1931
+//   Tried     (16/4 x 256) dims of run time: 9.9, 10.0, 12.2, 16.9, 24.3, 46.3, 148; those and chunks of 128 keys for
+//             all: 33, 22, 25, 27, 30, 56, 158, B = 64: 41, 55, 113, 210, 772, 2575; at 512 keys up to 16 short
+//             chunks 8.2 and 99 with B = 64, up to 4: 13.4 and 80
 #pragma once
 
-#include "backends/gpu/kernels/any_element.cuh"
-#include "backends/gpu/platform/gpu_matrix.h"
+#include "backends/gpu/kernels/softmax_attention_copy.cuh"
 
 namespace cairn::gpu {
 
-inline constexpr int kDecodeGroups = 4, kDecodeThreads = kDecodeGroups * kMatrixLanes, kDecodeStages = 3,
-                     kMaxSlots = 64;
-
-struct DecodeAttentionArgs {
-  SoftmaxAttentionArgs call;
-  int first_sequence;  ///< blocks in z begin there
-  int slot_count, head_groups;
-  int chunk_log2;    ///< of the keys of a chunk
-  bool is_stored;    ///< the new keys and values lie in the caches already
-  bool has_values;   ///< false: a value is the first V floats of its key
-  int keys_at_once;  ///< of a group: a power of two, at most a chunk's divided by kDecodeGroups
-  float* sums;       ///< [B of this launch, HQ, slots, V]: weighted values
-  float* totals;     ///< [B of this launch, HQ, slots, 2]: largest score in powers of 2, sum of weights
-};
-
-/// Chunks of positions that a token sees.
-struct SeenChunks {
-  std::int64_t position, oldest, first, last;
-};
-
-__device__ inline SeenChunks seen_chunks(const DecodeAttentionArgs& args, int b) {
-  const std::int64_t position = args.call.starts[b], window = args.call.window;
-  const std::int64_t oldest = window > 0 && position >= window ? position - window + 1 : 0;
-  return {position, oldest, oldest >> args.chunk_log2, position >> args.chunk_log2};
-}
+inline constexpr int kDecodeGroups = 4, kDecodeThreads = kDecodeGroups * kMatrixLanes, kDecodeStages = 3;
 
 /// Where a block's floats lie in shared memory. Rows of keys are padded, so that neighbouring keys use different banks.
 struct DecodeLayout {
@@ -64,94 +41,23 @@ struct DecodeLayout {
   }
 };
 
-/// How 32 lanes share rows of `dim` floats: lane's first row and column, and how many rows they reach at once.
-struct RowLanes {
-  int row, column, rows_at_once;
-
-  __device__ RowLanes(int lane, int dim) {
-    const int pieces = dim / 4 < kMatrixLanes ? dim / 4 : kMatrixLanes;
-    row = lane / pieces, column = lane % pieces * 4, rows_at_once = kMatrixLanes / pieces;
-  }
-};
+/// Keys that a group reads at once where keys and values have kDim columns and a stage has 8 KB.
+constexpr int keys_of_step(int dim) { return dim >= 256 ? 4 : dim >= 128 ? 8 : 16; }
 
 /// A group's walk over its keys: a quarter of every slot_count-th chunk.
 struct KeyWalk {
   std::int64_t chunk;
   int key, end;  ///< of the chunk
+  int log2;      ///< of its keys
 
-  __device__ std::int64_t first(int chunk_log2) const { return (chunk << chunk_log2) + key; }
-  __device__ void advance(const DecodeAttentionArgs& args) {
-    key += args.keys_at_once;
+  __device__ std::int64_t first() const { return (chunk << log2) + key; }
+  __device__ void advance(int keys, int slots) {
+    key += keys;
     if (key < end) return;
-    key -= (1 << args.chunk_log2) / kDecodeGroups;
-    chunk += args.slot_count;
+    key -= (1 << log2) / kDecodeGroups;
+    chunk += slots;
   }
 };
-
-/// The cached keys or values of one head, and the new one where it is not among them.
-struct RowSource {
-  float* cached;  ///< of ring row 0
-  std::int64_t row_stride;
-  ConstRows fresh;
-  std::int64_t fresh_column;
-  int dim, capacity;
-  DType type;
-  bool has_fresh;
-  bool stores;  ///< this block, and no other, puts the new row into the cache
-};
-
-/// Keys of one step of a group. Plain: cached one after the other, seen, and not the new one.
-struct StepKeys {
-  std::int64_t first;  ///< position
-  int count, ring_first;
-  bool is_plain;
-};
-
-/// A step's rows to shared memory: plain ones, and up to 128 * kPieces columns.
-template <int kPieces>
-__device__ void copy_plain_rows(const RowSource& source, const StepKeys& step, const RowLanes& lanes, int to_stride,
-                                float* to) {
-  const float* from = source.cached + (step.ring_first + lanes.row) * source.row_stride + lanes.column;
-  to += lanes.row * to_stride + lanes.column;
-  const std::int64_t from_step = source.row_stride * lanes.rows_at_once;
-#pragma unroll 4
-  for (int row = lanes.row; row < step.count; row += lanes.rows_at_once) {
-#pragma unroll
-    for (int c = 0; c < kPieces; ++c) {
-      if (lanes.column + c * kMatrixLanes * 4 < source.dim)
-        copy_16_async(to + c * kMatrixLanes * 4, from + c * kMatrixLanes * 4, true);
-    }
-    from += from_step, to += to_stride * lanes.rows_at_once;
-  }
-}
-
-/// Any rows; zeros where the token does not see.
-__device__ inline void copy_any_rows(const RowSource& source, const SeenChunks& seen, int b, const StepKeys& step,
-                                     const RowLanes& lanes, int to_stride, float* to) {
-  for (int row = lanes.row; row < step.count; row += lanes.rows_at_once) {
-    const std::int64_t position = step.first + row;
-    float* cached = source.cached + (step.ring_first + row) % source.capacity * source.row_stride;
-    const bool is_new = position == seen.position && source.has_fresh;
-    for (int i = lanes.column; i < source.dim; i += kMatrixLanes * 4) {
-      if (is_new) {
-        float x[4];
-        for (int j = 0; j < 4; ++j) x[j] = load(source.fresh, source.type, b, source.fresh_column + i + j);
-        store_four(to + row * to_stride + i, x);
-        if (source.stores) store_four(cached + i, x);
-      } else {
-        copy_16_async(to + row * to_stride + i, cached + i, position >= seen.oldest && position <= seen.position);
-      }
-    }
-  }
-}
-
-template <int kPieces>
-__device__ void copy_rows(const RowSource& source, const SeenChunks& seen, int b, const StepKeys& step,
-                          const RowLanes& lanes, int to_stride, float* to) {
-  if (lanes.row >= lanes.rows_at_once) return;
-  if (step.is_plain) return copy_plain_rows<kPieces>(source, step, lanes, to_stride, to);
-  copy_any_rows(source, seen, b, step, lanes, to_stride, to);
-}
 
 /// What a group has gathered.
 template <int kHeads, int kColumns>
@@ -243,10 +149,11 @@ __device__ void add_own_values(const float* values, int stride, int value_dim, i
 
 /// The groups' sums, relative to the block's largest scores, become this slot's.
 template <int kHeads, int kColumns>
-__device__ void join_groups(const DecodeAttentionArgs& args, const DecodeLayout& layout, int lanes_per_key,
-                            int head_count, std::int64_t first_row, DecodeSums<kHeads, kColumns>& sums) {
+__device__ void join_groups(const DecodeAttentionArgs& args, const DecodeLayout& layout, int value_dim,
+                            int lanes_per_key, int head_count, std::int64_t first_row,
+                            DecodeSums<kHeads, kColumns>& sums) {
   const int thread = static_cast<int>(threadIdx.x), group = thread / kMatrixLanes, lane = thread % kMatrixLanes;
-  const int value_dim = args.call.value_dim, slots = args.slot_count;
+  const int slots = args.slot_count;
   float* joined = reinterpret_cast<float*>(dynamic_shared());
   float* largest_of = joined + layout.running;  // [groups, kHeads]
   float* total_of = largest_of + kDecodeGroups * kHeads;
@@ -291,10 +198,34 @@ __device__ void join_groups(const DecodeAttentionArgs& args, const DecodeLayout&
   }
 }
 
-template <int kHeads, int kColumns>
+/// A block's queries, 16 bytes at a time: on their way while the first keys are asked for.
+template <int kHeads>
+struct HeldQueries {
+  static constexpr int kPieces = (kHeads * 256 / 8 + kDecodeThreads - 1) / kDecodeThreads;
+  float x[kPieces][8];
+
+  __device__ static int first(int p) { return (static_cast<int>(threadIdx.x) + p * kDecodeThreads) * 8; }
+  __device__ void load(const SoftmaxAttentionArgs& call, int b, std::int64_t column, int count) {
+    const std::int64_t from = b * call.q.stride + column;
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      for (int j = 0; j < 8; ++j) x[p][j] = 0;
+      if (first(p) < count) load_eight(call.q.data, call.dtype, from + first(p), x[p]);
+    }
+  }
+  __device__ void store(int key_dim, float scale, float* queries) {
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      for (int j = 0; j < 8; ++j) x[p][j] *= scale;
+      if (first(p) < kHeads * key_dim) store_eight(queries, DType::kF32, first(p), x[p]);
+    }
+  }
+};
+
+/// kDim: of keys and of values, whose steps then fill 8 KB; 0: as the arguments say.
+template <int kHeads, int kColumns, int kDim>
 __global__ void __launch_bounds__(kDecodeThreads, 2) softmax_attention_decode_kernel(DecodeAttentionArgs args) {
   let_next_kernel_start();
-  wait_for_previous_kernel();
   const SoftmaxAttentionArgs& call = args.call;
   const int thread = static_cast<int>(threadIdx.x), group = thread / kMatrixLanes, lane = thread % kMatrixLanes;
   const int kv_head = static_cast<int>(blockIdx.y) / args.head_groups, slots = args.slot_count;
@@ -306,18 +237,22 @@ __global__ void __launch_bounds__(kDecodeThreads, 2) softmax_attention_decode_ke
   const SeenChunks seen = seen_chunks(args, b);
   const int first_slot = static_cast<int>(static_cast<std::uint32_t>(seen.first) % static_cast<std::uint32_t>(slots));
   const std::int64_t chunk = seen.first + (slot < first_slot ? slot + slots - first_slot : slot - first_slot);
+  const KvCache cache = call.caches[b];
+  wait_for_previous_kernel();  // positions and caches are no kernel's work
   if (chunk > seen.last) return;
 
-  const int keys = args.keys_at_once, key_dim = call.key_dim, value_dim = call.value_dim,
-            lanes_per_key = kMatrixLanes / keys;
-  const DecodeLayout layout(kHeads, keys, key_dim, value_dim, args.has_values);
-  const int first_value = args.has_values ? keys * layout.key_stride : 0;  // of a stage
-  const int value_stride = args.has_values ? value_dim : layout.key_stride;
+  const bool has_values = kDim > 0 || args.has_values, is_stored = kDim == 0 && args.is_stored;
+  const int keys = kDim > 0 ? keys_of_step(kDim) : args.keys_at_once, lanes_per_key = kMatrixLanes / keys;
+  const int key_dim = kDim > 0 ? kDim : call.key_dim, value_dim = kDim > 0 ? kDim : call.value_dim;
+  const DecodeLayout layout(kHeads, keys, key_dim, value_dim, has_values);
+  const int first_value = has_values ? keys * layout.key_stride : 0;  // of a stage
+  const int value_stride = has_values ? value_dim : layout.key_stride;
   float* shared = reinterpret_cast<float*>(dynamic_shared());
   float* stages = shared + group * kDecodeStages * layout.stage;
   float* weights = shared + layout.weights + group * keys * kHeads;
   float* queries = shared + layout.queries;
-  const KvCache cache = call.caches[b];
+  HeldQueries<kHeads> held;
+  if (args.in_eights) held.load(call, b, static_cast<std::int64_t>(first_head) * key_dim, head_count * key_dim);
   const auto source = [&](float* cached, const ConstRows& fresh, int dim) {
     return RowSource{cached + kv_head * dim,
                      static_cast<std::int64_t>(call.kv_heads) * dim,
@@ -326,49 +261,50 @@ __global__ void __launch_bounds__(kDecodeThreads, 2) softmax_attention_decode_ke
                      dim,
                      cache.capacity,
                      call.dtype,
-                     !args.is_stored,
+                     args.in_eights,
+                     !is_stored,
                      head_group == 0};
   };
   const RowSource key_source = source(cache.keys, call.k, key_dim),
                   value_source = source(cache.values, call.v, value_dim);
   constexpr int kPieces = kColumns <= 2 ? kColumns : 2 * kColumns;  // of a key
   const RowLanes key_lanes(lane, key_dim), value_lanes(lane, value_dim);
-  const int quarter = (1 << args.chunk_log2) / kDecodeGroups;
-  KeyWalk copied = {chunk, group * quarter, (group + 1) * quarter}, walk = copied;
+  const int quarter = (1 << seen.log2) / kDecodeGroups;
+  KeyWalk copied = {chunk, group * quarter, (group + 1) * quarter, seen.log2}, walk = copied;
   int copy_stage = 0;
   const auto copy_step = [&] {
-    const std::int64_t first = copied.first(args.chunk_log2);
+    const std::int64_t first = copied.first();
     if (first - group * quarter <= seen.position) {
       float* stage = stages + copy_stage * layout.stage;
       const auto ring_first = static_cast<int>(first < cache.capacity ? first : first % cache.capacity);
-      const bool is_plain = first >= seen.oldest && first + keys + (args.is_stored ? 0 : 1) <= seen.position + 1 &&
+      const bool is_plain = first >= seen.oldest && first + keys + (is_stored ? 0 : 1) <= seen.position + 1 &&
                             ring_first + keys <= cache.capacity;
       const StepKeys step = {first, keys, ring_first, is_plain};
       copy_rows<kPieces>(key_source, seen, b, step, key_lanes, layout.key_stride, stage);
-      if (args.has_values)
-        copy_rows<kPieces>(value_source, seen, b, step, value_lanes, value_stride, stage + first_value);
+      if (has_values) copy_rows<kPieces>(value_source, seen, b, step, value_lanes, value_stride, stage + first_value);
     }
     commit_copies();
-    copied.advance(args);
+    copied.advance(keys, args.slot_count);
     copy_stage = copy_stage + 1 < kDecodeStages ? copy_stage + 1 : 0;
   };
   for (int step = 0; step < kDecodeStages - 1; ++step) copy_step();
-  for (int i = thread; i < kHeads * key_dim; i += kDecodeThreads) {
+  const float scale = call.scale * 1.44269504088896340736f;
+  if (args.in_eights) held.store(key_dim, scale, queries);
+  for (int i = thread; i < kHeads * key_dim && !args.in_eights; i += kDecodeThreads) {
     const std::int64_t column = static_cast<std::int64_t>(first_head) * key_dim + i;
-    queries[i] =
-        i < head_count * key_dim ? load(call.q, call.dtype, b, column) * (call.scale * 1.44269504088896340736f) : 0.0f;
+    queries[i] = i < head_count * key_dim ? load(call.q, call.dtype, b, column) * scale : 0.0f;
   }
   __syncthreads();
   DecodeSums<kHeads, kColumns> sums = {};
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) sums.largest[h] = -INFINITY;
   // All groups take the same number of steps.
-  for (int stage_index = 0; walk.first(args.chunk_log2) - group * quarter <= seen.position; walk.advance(args)) {
+  for (int stage_index = 0; walk.first() - group * quarter <= seen.position; walk.advance(keys, args.slot_count)) {
     wait_for_copies<kDecodeStages - 2>();
     warp_barrier();
     copy_step();
     const float* stage = stages + stage_index * layout.stage;
-    const std::int64_t position = walk.first(args.chunk_log2) + lane / lanes_per_key;
+    const std::int64_t position = walk.first() + lane / lanes_per_key;
     weigh_own_keys(queries, stage, layout, key_dim, lanes_per_key, position >= seen.oldest && position <= seen.position,
                    weights, sums);
     warp_barrier();
@@ -376,54 +312,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 2) softmax_attention_decode_ke
     stage_index = stage_index + 1 < kDecodeStages ? stage_index + 1 : 0;
   }
   const std::int64_t first_row = (static_cast<std::int64_t>(blockIdx.z) * call.query_heads + first_head) * slots + slot;
-  join_groups(args, layout, lanes_per_key, head_count, first_row, sums);
-}
-
-/// out of one head and sequence from its slots, oldest chunk first.
-template <int kThreads>
-__global__ void __launch_bounds__(kThreads) combine_slots_kernel(DecodeAttentionArgs args) {
-  let_next_kernel_start();
-  wait_for_previous_kernel();
-  __shared__ float largest_of[kMaxSlots], total_of[kMaxSlots], shares[kMaxSlots];
-  float* joined = reinterpret_cast<float*>(dynamic_shared());  // [rows at once, V]
-  const SoftmaxAttentionArgs& call = args.call;
-  const int thread = static_cast<int>(threadIdx.x), head = static_cast<int>(blockIdx.x), value_dim = call.value_dim;
-  const int b = args.first_sequence + static_cast<int>(blockIdx.y), slots = args.slot_count;
-  const SeenChunks seen = seen_chunks(args, b);
-  const int used = seen.last - seen.first + 1 < slots ? static_cast<int>(seen.last - seen.first + 1) : slots;
-  const std::int64_t first_row = (static_cast<std::int64_t>(blockIdx.y) * call.query_heads + head) * slots;
-  const int first_slot = static_cast<int>(static_cast<std::uint32_t>(seen.first) % static_cast<std::uint32_t>(slots));
-  const auto row_of_slot = [&](int i) {
-    return first_row + (first_slot + i < slots ? first_slot + i : first_slot + i - slots);
-  };
-  if (thread < used) {
-    largest_of[thread] = args.totals[row_of_slot(thread) * 2];
-    total_of[thread] = args.totals[row_of_slot(thread) * 2 + 1];
-  }
-  __syncthreads();
-  float largest = -INFINITY, total = 0;
-  for (int i = 0; i < used; ++i) largest = fmaxf(largest, largest_of[i]);
-  if (thread < used) shares[thread] = exp2f(largest_of[thread] - largest);
-  __syncthreads();
-  for (int i = 0; i < used; ++i) total += shares[i] * total_of[i];
-  const int row_threads = value_dim / 4, row = thread / row_threads, column = thread % row_threads * 4;
-  const int rows_at_once = kThreads / row_threads;
-  if (row < rows_at_once) {
-    float sums[4] = {};
-#pragma unroll 4
-    for (int i = row; i < used; i += rows_at_once) {
-      float v[4];
-      load_four(args.sums + row_of_slot(i) * value_dim + column, v);
-      for (int j = 0; j < 4; ++j) sums[j] = fmaf(shares[i], v[j], sums[j]);
-    }
-    store_four(joined + row * value_dim + column, sums);
-  }
-  __syncthreads();
-  for (int v = thread; v < value_dim; v += kThreads) {
-    float sum = 0;
-    for (int r = 0; r < rows_at_once; ++r) sum += joined[r * value_dim + v];
-    store(call.out, call.dtype, b, static_cast<std::int64_t>(head) * value_dim + v, sum / total);
-  }
+  join_groups(args, layout, value_dim, lanes_per_key, head_count, first_row, sums);
 }
 
 }  // namespace cairn::gpu
