@@ -7,10 +7,12 @@
 //   Traffic   2 HV 64 KB a sequence. kOnce: loaded and stored as read once, which keeps lines that the next kernel
 //             wants; kAhead: asked for into the L2 before the previous kernel has ended. Neither changes a bit
 //   Numerics  f32; a column's sums run over a thread's rows, then lanes, then warps: the same for any batch
-//   Measured  (us, B = 1 / 8 / 64 / 256, HV 32, H200) 3.15 / 10.2 / 74.9 / 294; delta_rule_decode 3.92 / 12.1 / 76.0 /
-//             294. Forms on states of zeros, B = 1 / 2 / 4 / 8 / 64 / 256: kAhead 3.13 / 4.49 / 6.25 / 11.6 / 70.7 /
-//             272; kOnce 3.50 / 5.05 / 5.94 / 9.87 / 73.4 / 291; neither 3.54 / 5.13 / 6.37 / 10.4 / 70.9 / 277; not
-//             early 3.49 / 4.57 / 6.64 / 10.6 / 71.2 / 277; both 3.14 / 4.59 / 6.68 / 12.5 / 73.7 / 281
+//   Measured  (us, B = 1 / 8 / 64 / 256, HV 32, H200) 3.15 to 3.37 / 10.2 / 75.0 / 294; delta_rule_decode 3.92 / 12.1 /
+//             76.0 / 294
+//   Tried     states of zeros, B = 1 / 2 / 4 / 8 / 64 / 256: kAhead 3.13 / 4.49 / 6.25 / 11.6 / 70.7 / 272; kOnce
+//             3.50 / 5.05 / 5.94 / 9.87 / 73.4 / 291; neither 3.54 / 5.13 / 6.37 / 10.4 / 70.9 / 277; both 3.14 / 4.59 /
+//             6.68 / 12.5 / 73.7 / 281; not early 3.49 / 4.57 / 6.64 / 10.6 / 71.2 / 277. B = 8 / 64 / 256 with 64
+//             columns a block, neither: 10.5 / 69.9 / 271; 128 columns: 12.2 / 71.5 / 266
 #pragma once
 
 #include "backends/cuda/gdn_plan_sm90.cuh"
