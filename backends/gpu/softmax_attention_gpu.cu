@@ -36,11 +36,11 @@ int bytes_per_key(const SoftmaxAttentionArgs& args) {
   return (args.key_dim + args.value_dim) * static_cast<int>(sizeof(float));
 }
 
-// Of the heads, the dims and the window alone: the same for every batch.
-/// Of the longest chunks.
+// Of the heads, the dims and the window alone: the same for every batch. The first is that of the longest chunks.
 int chunk_keys(const SoftmaxAttentionArgs& args) { return bytes_per_key(args) > kChunkBytes / 256 ? 128 : 256; }
-/// Few key heads need more chunks for as many blocks.
-int short_chunks(const SoftmaxAttentionArgs& args) { return std::clamp(64 / args.kv_heads, 4, 8); }
+/// Few key heads need more chunks for as many blocks. Powers of two: a context is then never split into more chunks
+/// than the power of two of keys above it, whose chunks the grid holds.
+int short_chunks(const SoftmaxAttentionArgs& args) { return args.kv_heads <= 8 ? 8 : 4; }
 int slot_count(const SoftmaxAttentionArgs& args) {
   const int chunks = std::max(args.window / chunk_keys(args), short_chunks(args)) + 2;
   return args.window > 0 && chunks < kMaxSlots ? chunks : kMaxSlots;

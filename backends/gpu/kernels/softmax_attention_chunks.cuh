@@ -12,7 +12,7 @@ struct DecodeAttentionArgs {
   int first_sequence;  ///< blocks in z begin there
   int slot_count, head_groups;
   int least_log2, most_log2;  ///< of the keys of a chunk
-  int short_chunks;           ///< that a sequence has at most while they are shorter than the most
+  int short_chunks;           ///< that a sequence has at most while they are shorter than the most; a power of two
   bool in_eights;             ///< q, k and v may be read 16 bytes at a time, and K, V are in eights
   bool is_stored;             ///< the new keys and values lie in the caches already
   bool has_values;            ///< false: a value is the first V floats of its key
