@@ -8,12 +8,12 @@
 namespace cairn::gpu {
 namespace {
 
-constexpr int kTaps = 4, kGroups = kRowThreads / kLanesOfRow;
+constexpr int kTaps = 4, kThreads = 128, kGroups = kThreads / kLanesOfRow;
 
 /// 8 channels of one token; y is rounded to the element type, as it is stored.
-__device__ inline void convolve_piece(const ShortConvArgs& args, int t, int c, const float (&weight)[8][kTaps], float (&y)[8]) {
+__device__ inline void convolve_piece(const ShortConvArgs& args, float* tail, int t, int c,
+                                      const float (&weight)[8][kTaps], float (&y)[8]) {
   float x[8], held[kTaps - 1][8];
-  float* tail = args.tails[t] + c;
   load_eight(args.in.data, args.dtype, t * args.in.stride + c, x);
 #pragma unroll
   for (int j = 0; j < kTaps - 1; ++j) load_eight(tail, DType::kF32, static_cast<std::int64_t>(j) * args.channel_count, held[j]);
@@ -33,7 +33,7 @@ __device__ inline void convolve_piece(const ShortConvArgs& args, int t, int c, c
   store_eight(tail, DType::kF32, static_cast<std::int64_t>(kTaps - 2) * args.channel_count, x);
 }
 
-__global__ void delta_inputs_kernel(DeltaInputsArgs args) {
+__global__ void __launch_bounds__(kThreads) delta_inputs_kernel(DeltaInputsArgs args) {
   let_next_kernel_start();
   const ShortConvArgs& conv = args.conv;
   const int lane = static_cast<int>(threadIdx.x) % kLanesOfRow, heads = conv.channel_count / args.key_dim;
@@ -41,11 +41,13 @@ __global__ void delta_inputs_kernel(DeltaInputsArgs args) {
   const int t = group / (heads + 1), head = group % (heads + 1), c = head * args.key_dim + 8 * lane;
   const bool is_gates = head == heads, has_piece = t < conv.batch.token_count && !is_gates && 8 * lane < args.key_dim;
   float weight[8][kTaps] = {}, y[8] = {};
+  float* tail = nullptr;
   if (has_piece) {
+    tail = conv.tails[t] + c;
     for (int i = 0; i < 8; ++i) load_four(conv.weight + static_cast<std::int64_t>(c + i) * kTaps, weight[i]);
   }
-  wait_for_previous_kernel();
-  if (has_piece) convolve_piece(conv, t, c, weight, y);
+  wait_for_previous_kernel();  // weights and places of tails are no kernel's work
+  if (has_piece) convolve_piece(conv, tail, t, c, weight, y);
   float squares = 0;
   for (int i = 0; i < 8; ++i) squares += y[i] * y[i];
   squares = row_sum<kLanesOfRow>(squares, nullptr);
@@ -55,13 +57,13 @@ __global__ void delta_inputs_kernel(DeltaInputsArgs args) {
   }
   if (has_piece) store_eight(conv.out.data, conv.dtype, t * conv.out.stride + c, y);
   if (!is_gates || t >= conv.batch.token_count) return;
-  for (int i = lane; i < args.decay.head_count; i += kLanesOfRow) {
-    args.decay.out[static_cast<std::int64_t>(t) * args.decay.head_count + i] = log_decay_of(args.decay, t, i);
-  }
   const FeatureMapArgs& beta = args.beta;
-  for (int i = lane; i < beta.dim; i += kLanesOfRow) {
-    const float value = map_element(beta.map, load(beta.in, beta.dtype, t, i) * beta.scale) * beta.out_scale;
-    store(beta.out, beta.out_dtype, t, i, value);
+  const int heads_of_decay = args.decay.head_count;
+  for (int i = lane; i < heads_of_decay || i < beta.dim; i += kLanesOfRow) {
+    const float raw = i < beta.dim ? load(beta.in, beta.dtype, t, i) : 0.0f;
+    const float log_decay = i < heads_of_decay ? log_decay_of(args.decay, t, i) : 0.0f;
+    if (i < heads_of_decay) args.decay.out[static_cast<std::int64_t>(t) * heads_of_decay + i] = log_decay;
+    if (i < beta.dim) store(beta.out, beta.out_dtype, t, i, map_element(beta.map, raw * beta.scale) * beta.out_scale);
   }
 }
 
@@ -78,7 +80,8 @@ const char* unsupported_reason(const DeltaInputsArgs& args) {
 void run(BackendQueue* queue, const DeltaInputsArgs& args, void*) {
   const int groups = args.conv.batch.token_count * (args.conv.channel_count / args.key_dim + 1);
   Launcher(queue, "delta_inputs")
-      .early(delta_inputs_kernel, dim3(static_cast<unsigned>((groups + kGroups - 1) / kGroups)), dim3(kRowThreads), 0, args);
+      .early(delta_inputs_kernel, dim3(static_cast<unsigned>((groups + kGroups - 1) / kGroups)), dim3(kThreads), 0,
+             args);
 }
 
 }  // namespace

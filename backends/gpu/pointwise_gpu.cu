@@ -38,8 +38,8 @@ struct Elements {
 template <int kWidth>
 __global__ void add_kernel(AddArgs args) {
   let_next_kernel_start();
-  wait_for_previous_kernel();
   const Elements<kWidth> own(args.token_count, args.dim);
+  wait_for_previous_kernel();
   if (!own.is_inside) return;
   float a[kWidth] = {}, b[kWidth];
   if (args.a.data) own.read(args.a, args.dtype, a);
@@ -52,8 +52,8 @@ __global__ void add_kernel(AddArgs args) {
 template <int kWidth>
 __global__ void gate_kernel(GateArgs args) {
   let_next_kernel_start();
-  wait_for_previous_kernel();
   const Elements<kWidth> own(args.token_count, args.dim);
+  wait_for_previous_kernel();
   if (!own.is_inside) return;
   float x[kWidth], z[kWidth];
   own.read(args.x, args.dtype, x);
@@ -65,8 +65,8 @@ __global__ void gate_kernel(GateArgs args) {
 template <int kWidth>
 __global__ void swiglu_kernel(SwigluArgs args) {
   let_next_kernel_start();
-  wait_for_previous_kernel();
   const Elements<kWidth> own(args.token_count, args.dim);
+  wait_for_previous_kernel();
   if (!own.is_inside) return;
   float gate[kWidth], up[kWidth];
   own.read(args.gate, args.dtype, gate);
@@ -78,8 +78,8 @@ __global__ void swiglu_kernel(SwigluArgs args) {
 template <int kWidth>
 __global__ void cross_layer_add_kernel(CrossLayerAddArgs args) {
   let_next_kernel_start();
-  wait_for_previous_kernel();
   const Elements<kWidth> own(args.token_count, args.head_count * args.dim);
+  wait_for_previous_kernel();
   if (!own.is_inside) return;
   float v[kWidth], side[kWidth];
   own.read(args.v, args.dtype, v);

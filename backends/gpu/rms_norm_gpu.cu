@@ -1,9 +1,12 @@
-// rms_norm, gated_rms_norm.  Traffic: each row once in, once out. Rows that come in 16-byte pieces stay in registers between
-// the sum and the result; for others a block owns one head of one token and reads it twice.
+// rms_norm, gated_rms_norm.  Traffic: each row once in, once out. Rows that come in 16-byte pieces stay in registers
+// between the sum and the result; for others a block owns one head of one token and reads it twice. Weights are under
+// way before the previous kernel has ended: no kernel writes them.
 #include "backends/gpu/kernels/row_pieces.cuh"
 
 namespace cairn::gpu {
 namespace {
+
+constexpr int kAheadPieces = 2;  // of a thread, whose weights are under way early: registers
 
 __global__ void rms_norm_kernel(RmsNormArgs args) {
   __shared__ float partial[32];
@@ -47,36 +50,45 @@ __global__ void gated_rms_norm_kernel(GatedRmsNormArgs args) {
   }
 }
 
-template <int kGroup>
-__global__ void rms_norm_pieces_kernel(RmsNormArgs args) {
+// Registers for 4 blocks a multiprocessor: the norms of a decode step run beside the blocks of the next product.
+template <int kGroup, int kPieces>
+__global__ void __launch_bounds__(kRowThreads, 4) rms_norm_pieces_kernel(RmsNormArgs args) {
   __shared__ float partial[32];
   let_next_kernel_start();
-  wait_for_previous_kernel();
-  const RowPlace<kGroup> place(args.token_count, args.head_count);
+  const RowPlace<kGroup, kPieces> place(args.token_count, args.head_count);
   const std::int64_t first = static_cast<std::int64_t>(place.head) * args.dim;
-  float x[kRowPieces][8], squares = 0;
+  float x[kPieces][8], weight[kPieces][8], squares = 0;
+  if (kPieces <= kAheadPieces && args.weight) place.load_vector(args.weight, args.dim, weight);
+  wait_for_previous_kernel();
   place.for_each_piece(args.dim, [&](int p, int column) {
     load_eight(args.in.data, args.dtype, place.t * args.in.stride + first + column, x[p]);
     for (int i = 0; i < 8; ++i) squares += x[p][i] * x[p][i];
   });
   const float scale = 1 / sqrtf(row_sum<kGroup>(squares, partial) / static_cast<float>(args.dim) + args.eps);
   place.for_each_piece(args.dim, [&](int p, int column) {
-    float weight[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-    if (args.weight) load_eight(args.weight, DType::kF32, column, weight);
-    for (int i = 0; i < 8; ++i) x[p][i] *= scale * weight[i];
+    if (kPieces > kAheadPieces && args.weight) load_eight(args.weight, DType::kF32, column, weight[p]);
+    for (int i = 0; i < 8; ++i) x[p][i] *= args.weight ? scale * weight[p][i] : scale;
     store_eight(args.out.data, args.dtype, place.t * args.out.stride + first + column, x[p]);
   });
 }
 
-template <int kGroup>
-__global__ void gated_rms_norm_pieces_kernel(GatedRmsNormArgs args) {
+template <int kGroup, int kPieces>
+__global__ void __launch_bounds__(kRowThreads, kPieces <= 2 ? 4 : 2)
+    gated_rms_norm_pieces_kernel(GatedRmsNormArgs args) {
   __shared__ float partial[32];
   let_next_kernel_start();
-  wait_for_previous_kernel();
-  const RowPlace<kGroup> place(args.token_count, args.head_count);
+  const RowPlace<kGroup, kPieces> place(args.token_count, args.head_count);
   const std::int64_t first = static_cast<std::int64_t>(place.head) * args.dim;
   const float count = static_cast<float>(args.dim);
-  float x[kRowPieces][8], sum = 0, squares = 0;
+  const bool is_gated = args.gate_kind != GateKind::kNone;
+  constexpr bool kAhead = kPieces == 1;
+  float x[kPieces][8], weight[kPieces][8], gate[kPieces][8], sum = 0, squares = 0;
+  const auto load_gate = [&](int p, int column) {
+    if (is_gated) load_eight(args.gate.data, args.dtype, place.t * args.gate.stride + first + column, gate[p]);
+  };
+  if (kAhead) place.load_vector(args.weight, args.dim, weight);
+  wait_for_previous_kernel();
+  if (kAhead) place.for_each_piece(args.dim, load_gate);
   place.for_each_piece(args.dim, [&](int p, int column) {
     load_eight(args.in.data, args.dtype, place.t * args.in.stride + first + column, x[p]);
     for (int i = 0; i < 8; ++i) sum += x[p][i];
@@ -87,25 +99,41 @@ __global__ void gated_rms_norm_pieces_kernel(GatedRmsNormArgs args) {
   });
   const float scale = 1 / sqrtf(row_sum<kGroup>(squares, partial) / count + args.eps);
   place.for_each_piece(args.dim, [&](int p, int column) {
-    float weight[8], bias[8] = {}, gate[8] = {};
-    load_eight(args.weight, DType::kF32, column, weight);
+    float bias[8] = {};
+    if (!kAhead) load_eight(args.weight, DType::kF32, column, weight[p]), load_gate(p, column);
     if (args.bias) load_eight(args.bias, DType::kF32, column, bias);
-    const bool is_gated = args.gate_kind != GateKind::kNone;
-    if (is_gated) load_eight(args.gate.data, args.dtype, place.t * args.gate.stride + first + column, gate);
     for (int i = 0; i < 8; ++i) {
-      x[p][i] = x[p][i] * scale * weight[i] + bias[i];
-      if (is_gated) x[p][i] *= apply_gate(args.gate_kind, gate[i]);
+      x[p][i] = x[p][i] * scale * weight[p][i] + bias[i];
+      if (is_gated) x[p][i] *= apply_gate(args.gate_kind, gate[p][i]);
     }
     store_eight(args.out.data, args.dtype, place.t * args.out.stride + first + column, x[p]);
   });
 }
+
+/// The kernel with as few pieces a thread as rows of `dim` need.
+template <template <int, int> class Form>
+auto form_of(int dim) {
+  if (dim <= 8 * kLanesOfRow) return Form<kLanesOfRow, 1>::kernel;
+  if (is_short_row(dim)) return Form<kLanesOfRow, kRowPieces>::kernel;
+  if (dim <= 8 * kRowThreads) return Form<kRowThreads, 1>::kernel;
+  return dim <= 16 * kRowThreads ? Form<kRowThreads, 2>::kernel : Form<kRowThreads, kRowPieces>::kernel;
+}
+template <int kGroup, int kPieces>
+struct RmsNormForm {
+  static constexpr auto kernel = rms_norm_pieces_kernel<kGroup, kPieces>;
+};
+template <int kGroup, int kPieces>
+struct GatedRmsNormForm {
+  static constexpr auto kernel = gated_rms_norm_pieces_kernel<kGroup, kPieces>;
+};
 
 void run_rms_norm(BackendQueue* queue, const RmsNormArgs& args, void*) {
   const Launcher launcher(queue, "rms_norm");
   const std::int64_t rows = std::int64_t{args.token_count} * args.head_count;
   const bool in_pieces = fits_row_pieces(args.dim) && is_in_eights(args.in) && is_in_eights(args.out) && is_in_eights(args.weight, 0);
   if (!in_pieces) return launch_rows(launcher, rms_norm_kernel, rows, args.dim, args);
-  launch_row_pieces(launcher, rms_norm_pieces_kernel<kLanesOfRow>, rms_norm_pieces_kernel<kRowThreads>, rows, args.dim, args);
+  const auto kernel = form_of<RmsNormForm>(args.dim);
+  launch_row_pieces(launcher, kernel, kernel, rows, args.dim, args);
 }
 void run_gated_rms_norm(BackendQueue* queue, const GatedRmsNormArgs& args, void*) {
   const Launcher launcher(queue, "gated_rms_norm");
@@ -113,7 +141,8 @@ void run_gated_rms_norm(BackendQueue* queue, const GatedRmsNormArgs& args, void*
   const bool in_pieces = fits_row_pieces(args.dim) && is_in_eights(args.in) && is_in_eights(args.out) && is_in_eights(args.gate) &&
                          is_in_eights(args.weight, 0) && is_in_eights(args.bias, 0);
   if (!in_pieces) return launch_rows(launcher, gated_rms_norm_kernel, rows, args.dim, args);
-  launch_row_pieces(launcher, gated_rms_norm_pieces_kernel<kLanesOfRow>, gated_rms_norm_pieces_kernel<kRowThreads>, rows, args.dim, args);
+  const auto kernel = form_of<GatedRmsNormForm>(args.dim);
+  launch_row_pieces(launcher, kernel, kernel, rows, args.dim, args);
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ __device__ inline float row_max(float value, float* partial) {
 }
 
 /// The head of a token that this thread's group owns.  Rows past the end are nobody's, but their threads take part in sums.
-template <int kGroup>
+template <int kGroup, int kPieces = kRowPieces>
 struct RowPlace {
   std::int64_t t;
   int head, thread;
@@ -49,10 +49,14 @@ struct RowPlace {
   template <class Visit>
   __device__ void for_each_piece(int dim, const Visit& visit) const {
 #pragma unroll
-    for (int p = 0; p < kRowPieces; ++p) {
+    for (int p = 0; p < kPieces; ++p) {
       const int column = 8 * (thread + p * kGroup);
       if (is_row && column < dim) visit(p, column);
     }
+  }
+  /// This thread's pieces of a vector [dim] of f32 that all rows share.
+  __device__ void load_vector(const float* from, int dim, float (&x)[kPieces][8]) const {
+    for_each_piece(dim, [&](int p, int column) { load_eight(from, DType::kF32, column, x[p]); });
   }
 };
 
