@@ -3,6 +3,7 @@
 #include "backends/gpu/delta_chunk_gpu.h"
 #include "backends/gpu/kernels/delta_chunk_intra.cuh"
 #include "backends/gpu/kernels/delta_chunk_scan.cuh"
+#include "backends/gpu/kernels/gla_chunk_scan.cuh"
 
 namespace cairn::gpu {
 namespace {
@@ -30,16 +31,21 @@ std::size_t key_width(std::int32_t key_dim) { return static_cast<std::size_t>(ke
 
 template <int KD, ChunkEdit kEdit>
 void launch_intra(const Launcher& launcher, const DeltaChunkArgs& a) {
-  const dim3 grid(a.value_heads, a.window_count * a.list_count);
+  const dim3 grid(a.value_heads, a.window_count * (a.blocks_per_window / kChunkBlocks));
   launcher(delta_chunk_intra_kernel<KD, kEdit>, grid, dim3(2 * KD), sizeof(ChunkIntraShared<KD>), a);
 }
 
-template <int KD, int kColumns, bool kIsDelta>
+template <int KD, int kColumns>
 void launch_scan(const Launcher& launcher, const DeltaChunkArgs& a, std::int32_t sequences) {
-  using Shared = ChunkScanShared<KD, kColumns, kIsDelta>;
+  using Shared = ChunkScanShared<KD, kColumns>;
   const dim3 grid((a.value_dim + Shared::kWidth - 1) / Shared::kWidth, a.value_heads, a.list_count * sequences);
-  launcher(delta_chunk_scan_kernel<KD, kColumns, kIsDelta>, grid, dim3(chunk_scan_threads(kColumns)), sizeof(Shared),
-           a);
+  launcher(delta_chunk_scan_kernel<KD, kColumns>, grid, dim3(chunk_scan_threads(kColumns)), sizeof(Shared), a);
+}
+
+template <int KD>
+void launch_gla_scan(const Launcher& launcher, const DeltaChunkArgs& a, std::int32_t sequences) {
+  const dim3 grid((a.value_dim + kGlaColumns - 1) / kGlaColumns, a.value_heads, a.list_count * sequences);
+  launcher(gla_chunk_scan_kernel<KD>, grid, dim3(kGlaScanThreads), sizeof(GlaScanShared<KD>), a);
 }
 
 /// Slices of 64 columns read less, slices of 32 fill more multiprocessors; the bits are the same.
@@ -50,12 +56,12 @@ bool takes_wide_slices(const Launcher& launcher, const DeltaChunkArgs& a, std::i
   return blocks >= launcher.device().properties.multiprocessors;
 }
 
-template <int KD, bool kIsDelta>
+template <int KD>
 void launch_scan(const Launcher& launcher, const DeltaChunkArgs& a, std::int32_t sequences) {
   if (takes_wide_slices(launcher, a, sequences)) {
-    launch_scan<KD, 4, kIsDelta>(launcher, a, sequences);
+    launch_scan<KD, 4>(launcher, a, sequences);
   } else {
-    launch_scan<KD, 2, kIsDelta>(launcher, a, sequences);
+    launch_scan<KD, 2>(launcher, a, sequences);
   }
 }
 
@@ -86,8 +92,7 @@ bool has_room_for_chunks(const Device& device, ChunkEdit edit, std::int32_t key_
   std::size_t bytes = 0;
   with_key_width(key_dim, [&](auto width) {
     constexpr int KD = decltype(width)::value;
-    const std::size_t scan =
-        edit == ChunkEdit::kNone ? sizeof(ChunkScanShared<KD, 4, false>) : sizeof(ChunkScanShared<KD, 4, true>);
+    const std::size_t scan = edit == ChunkEdit::kNone ? sizeof(GlaScanShared<KD>) : sizeof(ChunkScanShared<KD, 4>);
     bytes = scan > sizeof(ChunkIntraShared<KD>) ? scan : sizeof(ChunkIntraShared<KD>);
   });
   return bytes <= static_cast<std::size_t>(device.properties.shared_bytes_per_block);
@@ -119,7 +124,7 @@ void run_chunk_segment(const Launcher& launcher, const DeltaChunkArgs& args, Chu
     constexpr int KD = decltype(width)::value;
     if (edit == ChunkEdit::kNone) {
       launch_intra<KD, ChunkEdit::kNone>(launcher, args);
-      launch_scan<KD, false>(launcher, args, sequences);
+      launch_gla_scan<KD>(launcher, args, sequences);
       return;
     }
     if (edit == ChunkEdit::kTied) {
@@ -127,7 +132,7 @@ void run_chunk_segment(const Launcher& launcher, const DeltaChunkArgs& args, Chu
     } else {
       launch_intra<KD, ChunkEdit::kDecoupled>(launcher, args);
     }
-    launch_scan<KD, true>(launcher, args, sequences);
+    launch_scan<KD>(launcher, args, sequences);
   });
 }
 

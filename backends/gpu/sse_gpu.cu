@@ -17,11 +17,17 @@ bool takes_lists(const SseArgs& a) {
   return takes_chunks(a.dtype, a.phase, a.key_dim) && a.partition_count <= kMaxListedPartitions;
 }
 
-/// Blocks of 16 rows that a window's lists may fill: 64 k members, of which every list may leave 15 rows empty.
-std::int32_t blocks_per_window(const SseArgs& a) {
+/// Quads that a window's routed lists may fill. The most blocks: every list has one token, then as many as there are
+/// tokens for have 33, which take 4 blocks, and one has 17.
+std::int32_t routed_quads(const SseArgs& a) {
   const std::int32_t members = kChunkTokens * a.top_k,
                      lists = a.partition_count < members ? a.partition_count : members;
-  return (members + lists * (kBlockTokens - 1)) / kBlockTokens + (a.shared_q.data ? kChunkBlocks : 0);
+  const std::int32_t left = members - lists, longest = left / 32 < lists ? left / 32 : lists;
+  const std::int32_t one_more = longest < lists && left - 32 * longest >= kBlockTokens ? 1 : 0;
+  return (lists + 3 * longest + one_more + kChunkBlocks - 1) / kChunkBlocks;
+}
+std::int32_t blocks_per_window(const SseArgs& a) {
+  return (routed_quads(a) + (a.shared_q.data ? 1 : 0)) * kChunkBlocks;
 }
 
 struct SseScratch {
@@ -29,6 +35,7 @@ struct SseScratch {
   float* weight;         ///< [T, k]
   ChunkMember* members;
   std::int32_t *first, *block, *row;
+  ChunkBlock* blocks;
   float* list_out;
   ChunkTiles tiles;
   std::size_t size_bytes;
@@ -46,6 +53,7 @@ SseScratch carve(const SseArgs& a, void* scratch) {
     pieces.members = layout.take<ChunkMember>(windows * kChunkTokens * a.top_k);
     pieces.first = layout.take<std::int32_t>(windows * lists);
     pieces.block = layout.take<std::int32_t>(windows * lists);
+    pieces.blocks = layout.take<ChunkBlock>(windows * blocks_per_window(a));
     pieces.row = layout.take<std::int32_t>(windows * kChunkTokens * a.top_k);
     const std::size_t rows = windows * blocks_per_window(a) * kBlockTokens;
     pieces.list_out = layout.take<float>(rows * a.head_count * a.value_dim);
@@ -87,12 +95,14 @@ SseListArgs list_args(const SseArgs& a, const SseScratch& scratch) {
   chunks.list_count = a.partition_count + (args.has_shared ? 1 : 0);
   chunks.v = a.v, chunks.out = a.out;
   chunks.list_out = scratch.list_out;
-  chunks.lists = {scratch.members, scratch.first, scratch.block, kChunkTokens * a.top_k};
+  chunks.lists = {scratch.members, scratch.first,          scratch.block,
+                  scratch.blocks,  kChunkTokens * a.top_k, routed_quads(a)};
   chunks.tiles = scratch.tiles;
   chunks.blocks_per_window = blocks_per_window(a);
   find_alignments(chunks);
   args.chosen = scratch.chosen, args.weight = scratch.weight;
   args.members = scratch.members, args.first = scratch.first, args.block = scratch.block, args.row = scratch.row;
+  args.blocks = scratch.blocks;
   args.top_k = a.top_k;
   args.gate_write = a.gate_write, args.gate_read = a.gate_read;
   args.weighs_erase = a.transition == SseTransition::kGdn;

@@ -1,17 +1,19 @@
-// delta_chunk_intra: everything of a chunk that does not need the state (delta_chunk_plan.cuh), one head of one list.
+// delta_chunk_intra: everything of a chunk that does not need the state (delta_chunk_plan.cuh), one head of one
+// quad of blocks.
 //   Pairs     token pairs by their highest differing bit: at level L (32, 16, .. 1) i has bit L, j has not, bits above
 //             are equal. Between them lies a border; the row's factor is the decay from the border to i, the column's
 //             from j to the border. Both are products of decays <= 1: nothing overflows at any decay, no exponent is
 //             formed as a difference, and every pair is part of a matrix product
-//   Launch    grid (HV, windows * lists), 2 KD threads: a thread owns two key rows of 16 tokens; then products
-//             by 32 lanes
+//   Launch    grid (HV, windows * quads), 2 KD threads: a thread owns two key rows of 16 tokens; then products by 32
+//             lanes. The short lists of SSE share a quad; no bit depends on which do
 //   Traffic   KD 128, per token and head: reads q, k 512, log-decays 512; writes operands 768, solve and attend
 //             160 bytes
 //   Numerics  decays and their products f32, one exponential a token and row; operands of the pair products bf16, sums
 //             f32; the triangle is inverted in f32, blocks merged with operands split in two bf16 parts (2^-16)
 //   Predicted 5,000 cycles a chunk and multiprocessor, 0.36 ms for KDA at 32K tokens; its bytes alone take 0.5 ms
 //   Measured  (H200, 32 heads of 128 x 128) 1.10 ms, GDN2 1.27 ms; 1.53 ms with a branch before each token's loads. Why
-//             it is twice its bytes has not been measured
+//             it is twice its bytes has not been measured. Without an erase, for SSE n4k1, 16 heads, 8K tokens: 313 us,
+//             391 with a quad for each list
 #pragma once
 
 #include "backends/gpu/kernels/delta_chunk_inverse.cuh"
@@ -32,6 +34,10 @@ struct ChunkIntraShared {
   float diagonal[KD / 32][kChunkTokens];  ///< parts of <q_t, k_t>
   float erase_weight[kChunkTokens], key_weight[kChunkTokens], query_weight[kChunkTokens], beta[kChunkTokens];
   std::int32_t token[kChunkTokens];
+  ChunkBlock block[kChunkBlocks];
+
+  __device__ bool has_rows(int s) const { return block[s].count > (s - block[s].base) * kBlockTokens; }
+  __device__ bool are_joined(int s, int t) const { return block[s].list == block[t].list; }
 };
 
 /// Two key rows of the 16 tokens of one block.
@@ -125,8 +131,9 @@ __device__ __forceinline__ void write_far_operands(const DeltaChunkArgs& a, cons
   float from[2], to[2], before[2] = {1.0f, 1.0f}, after[2] = {1.0f, 1.0f}, third[2], second[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    for (int block = 0; block < s; ++block) before[i] *= shared.total[block][c + i];
-    for (int block = s + 1; block < kChunkBlocks; ++block) after[i] *= shared.total[block][c + i];
+    for (int block = shared.block[s].base; block < s; ++block) before[i] *= shared.total[block][c + i];
+    for (int block = s + 1; block < kChunkBlocks && shared.are_joined(s, block); ++block)
+      after[i] *= shared.total[block][c + i];
     third[i] = s == 3 ? shared.total[2][c + i] : 1.0f;   // from the border of level 32 to the block
     second[i] = s == 0 ? shared.total[1][c + i] : 1.0f;  // from the block to that border
     from[i] = to[i] = 1.0f;
@@ -207,10 +214,12 @@ __device__ __forceinline__ PairWeights query_weights(const ChunkIntraShared<KD>&
   return {shared.query_weight[i], shared.key_weight[j]};
 }
 
-/// A 16 x 16 product of rows [row, row + 16) and columns [column, column + 16) of a far level, to pairs from (i, j) on.
+/// A 16 x 16 product of rows [row, row + 16) and columns [column, column + 16) of a far level, to pairs from (i, j) on;
+/// zeros between two lists.
 template <int KD>
 __device__ __forceinline__ void multiply_far(ChunkIntraShared<KD>& shared, int level, int row, int column,
                                              bool is_erase, int i, int j) {
+  const bool are_joined = shared.are_joined(i / kBlockTokens, j / kBlockTokens);
   const int lane = static_cast<int>(threadIdx.x) % kMatrixLanes;
   float sum[2][4] = {};
 #pragma unroll
@@ -235,8 +244,9 @@ __device__ __forceinline__ void multiply_far(ChunkIntraShared<KD>& shared, int l
   for (int n = 0; n < 2; ++n) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float x = sum[n][2 * half] * weights[n][2 * half].row * weights[n][2 * half].column;
-      const float y = sum[n][2 * half + 1] * weights[n][2 * half + 1].row * weights[n][2 * half + 1].column;
+      float x = sum[n][2 * half] * weights[n][2 * half].row * weights[n][2 * half].column;
+      float y = sum[n][2 * half + 1] * weights[n][2 * half + 1].row * weights[n][2 * half + 1].column;
+      x = are_joined ? x : 0, y = are_joined ? y : 0;
       if (is_erase) {
         store_floats(&shared.triangle[to_i + 8 * half][to_j + 8 * n], {x, y});
       } else {
@@ -280,26 +290,29 @@ __device__ __forceinline__ void multiply_near(ChunkIntraShared<KD>& shared, int 
   }
 }
 
-/// All products of the levels at hand: 32, 16, 8 (is_far), or 4, 2, 1, of `blocks` blocks; shared among groups of 32
-/// lanes.
+/// All products of the levels at hand: 32, 16, 8 (is_far), or 4, 2, 1; shared among groups of 32 lanes. Without an
+/// erase only those that are stored.
 template <int KD, ChunkEdit kEdit>
-__device__ __forceinline__ void multiply_levels(ChunkIntraShared<KD>& shared, bool is_far, int blocks) {
+__device__ __forceinline__ void multiply_levels(ChunkIntraShared<KD>& shared, bool is_far) {
   constexpr bool kHasErase = kEdit != ChunkEdit::kNone;
   const int group = static_cast<int>(threadIdx.x) / kMatrixLanes, groups = 2 * KD / kMatrixLanes;
+  const auto is_wanted = [&](int s, int from) {
+    return kHasErase || (shared.has_rows(s) && shared.are_joined(s, from));
+  };
   for (int unit = group; unit < (is_far ? 14 : 6); unit += groups) {
     if (is_far && unit < 8) {
       const bool is_erase = unit < 4;
       const int i = unit / 2 % 2 * 16, j = unit % 2 * 16;
-      if ((is_erase && !kHasErase) || 32 + i >= blocks * kBlockTokens) continue;
+      if ((is_erase && !kHasErase) || !is_wanted(2 + i / kBlockTokens, j / kBlockTokens)) continue;
       multiply_far<KD>(shared, 0, (is_erase ? 32 : 64) + i, j, is_erase, 32 + i, j);
     } else if (is_far && unit < 12) {
       const bool is_erase = unit < 10;
       const int half = unit % 2;
-      if ((is_erase && !kHasErase) || 2 * half + 1 >= blocks) continue;
+      if ((is_erase && !kHasErase) || !is_wanted(2 * half + 1, 2 * half)) continue;
       multiply_far<KD>(shared, 1, (is_erase ? 32 : 64) + half * 16, half * 16, is_erase, half * 32 + 16, half * 32);
     } else {
       const int s = unit % 2 * 2, near = unit / 2;
-      if (s >= blocks) continue;
+      if (!is_wanted(s, s) && !is_wanted(s + 1, s + 1)) continue;
       if (is_far) {
         multiply_near<3, KD, kEdit>(shared, 2, s);
       } else if (near == 0) {
@@ -313,13 +326,34 @@ __device__ __forceinline__ void multiply_levels(ChunkIntraShared<KD>& shared, bo
   }
 }
 
-/// The blocks on and below the diagonal of a [64, 64] tile to global memory, 8 elements at a time.
-template <class Piece>
-__device__ __forceinline__ void store_lower_blocks(std::uint16_t* to, int rows, int threads, Piece piece) {
-  for (int i = static_cast<int>(threadIdx.x); i < rows * 8; i += threads) {
-    const int row = i / 8, eighth = i % 8;
-    if (eighth < (row / kBlockTokens + 1) * 2)
-      store_words(to + row * kChunkTokens + eighth * 8, piece(row, eighth * 8));
+/// The blocks on and below the diagonal of the quad's lists to global memory, 8 elements at a time; every list begins
+/// at column 0.
+template <int KD, class Piece>
+__device__ __forceinline__ void store_lower_blocks(const ChunkIntraShared<KD>& shared, std::uint16_t* to, Piece piece) {
+  for (int i = static_cast<int>(threadIdx.x); i < kChunkTokens * 8; i += 2 * KD) {
+    const int row = i / 8, column = i % 8 * 8, s = row / kBlockTokens, base = shared.block[s].base;
+    if (shared.has_rows(s) && column < (s - base + 1) * kBlockTokens)
+      store_words(to + row * kChunkTokens + column, piece(row, base * kBlockTokens + column));
+  }
+}
+
+/// Decay and b of the lists that begin in the quad.
+template <int KD>
+__device__ __forceinline__ void store_factors(const DeltaChunkArgs& a, int window, int h,
+                                              const ChunkIntraShared<KD>& shared) {
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int s = 0; s < kChunkBlocks; ++s) {
+    if (shared.block[s].base != s || !shared.has_rows(s)) continue;
+    float* const factors = chunk_factors(a, window, shared.block[s].list, h, KD);
+    int end = s + 1;
+    while (end < kChunkBlocks && shared.are_joined(s, end)) ++end;
+    if (thread < KD) {
+      float decay = shared.total[s][thread];
+      for (int block = s + 1; block < end; ++block) decay *= shared.total[block][thread];
+      factors[thread] = decay;
+    }
+    if (thread < kChunkTokens)
+      factors[KD + thread] = thread < (end - s) * kBlockTokens ? shared.beta[s * kBlockTokens + thread] : 1.0f;
   }
 }
 
@@ -329,28 +363,49 @@ __global__ void __launch_bounds__(2 * KD, KD > 96 ? 2 : 1) delta_chunk_intra_ker
   constexpr bool kHasErase = kEdit != ChunkEdit::kNone;
   auto& shared = *reinterpret_cast<ChunkIntraShared<KD>*>(dynamic_shared());
   const int thread = static_cast<int>(threadIdx.x), h = static_cast<int>(blockIdx.x);
-  const int window = static_cast<int>(blockIdx.y) / a.list_count, list = static_cast<int>(blockIdx.y) % a.list_count;
-  const ChunkPlace place = chunk_place(a, window, list, sequence_of_window(a, a.first_window + window));
-  if (place.count == 0) return;
-  const ChunkSide& side = list < a.routed_lists ? a.routed : a.shared;
-  const int blocks = (place.count + kBlockTokens - 1) / kBlockTokens, s = thread / kPairs, c = thread % kPairs * 2;
-  const bool is_stored = s < blocks, takes_part = kHasErase || is_stored;
-  const int left = place.count - s * kBlockTokens;
-  if (is_listed(a, list)) {
-    if (thread < place.count) shared.token[thread] = chunk_member(a, place, list, thread).token;
+  const int quads = a.blocks_per_window / kChunkBlocks, window = static_cast<int>(blockIdx.y) / quads,
+            quad = static_cast<int>(blockIdx.y) % quads;
+  const ChunkBlock quad_begin = chunk_block(a, window, quad, 0);
+  if (quad_begin.count == 0) return;
+  const bool is_listed_quad = a.lists.members && quad < a.lists.routed_quads;
+  const ChunkSide& side = is_listed_quad || !a.lists.members ? a.routed : a.shared;
+  const int s = thread / kPairs, c = thread % kPairs * 2;
+  // Of a row of the quad: its block, and its place in the list.
+  const auto row_in_list = [](const ChunkBlock& block, int row) { return row - block.base * kBlockTokens; };
+  const auto member_of = [&](const ChunkBlock& block, int row) {
+    const ChunkPlace place{block.first, block.count, 0, window};
+    return chunk_member(a, place, block.list, row_in_list(block, row));
+  };
+  ChunkBlock row_block{};
+  ChunkMember member{0, 0, 0, 0};
+  bool is_token = false;
+  if (is_listed_quad) {
+    if (thread < kChunkTokens) {
+      row_block = chunk_block(a, window, quad, thread / kBlockTokens);
+      is_token = row_in_list(row_block, thread) < row_block.count;
+      if (is_token) member = member_of(row_block, thread);
+      shared.token[thread] = member.token;
+    }
     __syncthreads();
   }
+  const ChunkBlock own = is_listed_quad ? chunk_block(a, window, quad, s) : quad_begin;
+  const int left = own.count - row_in_list(own, s * kBlockTokens);
+  const bool is_stored = left > 0, takes_part = kHasErase || is_stored;
   ChunkColumns<kEdit> x{};
   if (is_stored) {
     const auto token = [&](int i) {
       const int row = s * kBlockTokens + (i < left ? i : 0);
-      return is_listed(a, list) ? shared.token[row] : place.first + row;
+      return is_listed_quad ? shared.token[row] : own.first + row;
     };
     load_columns<kEdit>(a, side, token, h, c, x);
   }
   if (thread < kChunkTokens) {
-    const bool is_token = thread < place.count;
-    const ChunkMember member = is_token ? chunk_member(a, place, list, thread) : ChunkMember{0, 0, 0, 0};
+    if (!is_listed_quad) {
+      row_block = quad_begin;
+      is_token = thread < row_block.count;
+      if (is_token) member = member_of(row_block, thread);
+    }
+    if (thread % kBlockTokens == 0) shared.block[thread / kBlockTokens] = row_block;
     shared.erase_weight[thread] = member.erase_weight;
     shared.key_weight[thread] = member.key_weight;
     shared.query_weight[thread] = member.query_weight * a.scale;
@@ -372,19 +427,15 @@ __global__ void __launch_bounds__(2 * KD, KD > 96 ? 2 : 1) delta_chunk_intra_ker
 #pragma unroll
   for (int i = 0; i < 16; ++i) part += shared.triangle[thread % kChunkTokens][thread / kChunkTokens * 16 + i];
   shared.diagonal[thread / kChunkTokens][thread % kChunkTokens] = part;
-  float* const factors = chunk_factors(a, window, list, h, KD);
-  if (thread < KD)
-    factors[thread] =
-        shared.total[0][thread] * shared.total[1][thread] * shared.total[2][thread] * shared.total[3][thread];
-  if (thread < kChunkTokens) factors[KD + thread] = shared.beta[thread];
-  const std::int64_t row = tile_row(a, place, h);
+  store_factors<KD>(a, window, h, shared);
+  const ChunkPlace rows{0, 0, window * a.blocks_per_window + quad * kChunkBlocks, window};
+  const std::int64_t row = tile_row(a, rows, h);
   if (takes_part) {
     write_far_operands<KD, kEdit>(a, x, s, c, is_stored, row + s * kBlockTokens, shared);
     write_near_operands<8, KD, kEdit>(x, s, c, shared.level[2]);
   }
   __syncthreads();
-  const int computed = kHasErase ? kChunkBlocks : blocks;
-  multiply_levels<KD, kEdit>(shared, true, computed);
+  multiply_levels<KD, kEdit>(shared, true);
   __syncthreads();
   if (takes_part) {
     write_near_operands<4, KD, kEdit>(x, s, c, shared.level[0]);
@@ -392,7 +443,7 @@ __global__ void __launch_bounds__(2 * KD, KD > 96 ? 2 : 1) delta_chunk_intra_ker
     write_near_operands<1, KD, kEdit>(x, s, c, shared.level[2]);
   }
   __syncthreads();
-  multiply_levels<KD, kEdit>(shared, false, computed);
+  multiply_levels<KD, kEdit>(shared, false);
   if (thread < kChunkTokens) {
     float sum = 0;
 #pragma unroll
@@ -401,12 +452,11 @@ __global__ void __launch_bounds__(2 * KD, KD > 96 ? 2 : 1) delta_chunk_intra_ker
     shared.attend[thread][thread] = to_bf16(sum * weights.row * weights.column).bits;
   }
   __syncthreads();
-  const int rows = blocks * kBlockTokens;
-  store_lower_blocks(a.tiles.attend + row * kChunkTokens, rows, kThreads,
-                     [&](int i, int j) { return load_words(&shared.attend[i][j]); });
+  store_lower_blocks<KD>(shared, a.tiles.attend + row * kChunkTokens,
+                         [&](int i, int j) { return load_words(&shared.attend[i][j]); });
   if constexpr (kHasErase) {
     invert_unit_triangle<kThreads / kMatrixLanes>(shared.triangle);
-    store_lower_blocks(a.tiles.solve + row * kChunkTokens, rows, kThreads, [&](int i, int j) {
+    store_lower_blocks<KD>(shared, a.tiles.solve + row * kChunkTokens, [&](int i, int j) {
       const float* m = &shared.triangle[i][j];
       return FourWords{{pack_bf16(m[0], m[1]), pack_bf16(m[2], m[3]), pack_bf16(m[4], m[5]), pack_bf16(m[6], m[7])}};
     });

@@ -1,6 +1,6 @@
 // delta_chunk: chunked prefill of every rule whose state is [K, V]: gated linear attention, the delta rules, and the
-// lists of tokens that SSE sends to its partitions. Two kernels: delta_chunk_intra (no state), delta_chunk_scan (the
-// chunks in order).
+// lists of tokens that SSE sends to its partitions. Two kernels: delta_chunk_intra (no state), then the chunks in
+// order: delta_chunk_scan, or gla_chunk_scan where nothing is erased.
 //   With a decay of every token per key row, e, k, q its erase key, write key and query, all of a chunk of 64 tokens:
 //     (I + [<e_i, k_j> decay b_j]_{j<i}) r = v - (e decayed from the chunk's start)^T S          u_t = b_t r_t
 //     o = scale ((q decayed from the start)^T S + [<q_i, k_j> decay]_{j<=i} u)
@@ -13,7 +13,7 @@
 //             sequence in any batch. Long prompts go by segments of kSegmentWindows windows, which bounds the scratch;
 //             states carry over in f32.
 //   Measured  (H200, bf16, batch 1, 32 heads of 128 x 128 unless said; us a layer)
-//               KDA 32K 2,757 (in its place before: 127 ms a layer at 128K, token by token); GDN2 32K 3,222
+//               KDA 32K 2,757 to 2,838 (in its place before: 127 ms a layer at 128K, token by token); GDN2 32K 3,222
 //               an earlier form, slower by a quarter: KDA 4K 453, 8K 883, 32K 3,525, 128K 14,073, 8 x 8K 7,115;
 //               GDN 64 x 64, 32K 2,734
 //             scratch 272 MB from 8K tokens on
@@ -50,12 +50,22 @@ struct ChunkMember {
   float erase_weight, key_weight, query_weight;
 };
 
-/// Lists of a segment's windows (SSE). Blocks of 16 rows are numbered inside a window; list P is the shared one.
+/// What 16 rows of the tiles hold. Four make a quad, the work of one block of delta_chunk_intra. A list has 1, 2 or 4
+/// of them, from a multiple of that on, so the places inside a quad tell which token pairs meet at which level.
+struct alignas(16) ChunkBlock {
+  std::int32_t list;   ///< -1: nothing
+  std::int32_t base;   ///< the list's first block in the quad
+  std::int32_t first;  ///< as in ChunkPlace, of the list
+  std::int32_t count;
+};
+
+/// Lists of a segment's windows (SSE). Blocks are numbered inside a window; list P is the shared one.
 struct ChunkLists {
   const ChunkMember* members;  ///< [windows, member_capacity]
   const std::int32_t* first;   ///< [windows, P + 1]: of each list's members in the window's
   const std::int32_t* block;   ///< [windows, P + 1]: each list's first block
-  std::int32_t member_capacity;
+  const ChunkBlock* blocks;    ///< [windows, blocks_per_window]
+  std::int32_t member_capacity, routed_quads;
 };
 
 /// What a list reads: the routed partitions one, the shared partition another.
@@ -91,7 +101,7 @@ struct DeltaChunkArgs {
   float* const* checkpoints;
   ChunkLists lists;  ///< members null: every list has all tokens
   ChunkTiles tiles;
-  std::int32_t blocks_per_window;
+  std::int32_t blocks_per_window;  ///< a multiple of 4
   std::int32_t first_window, window_count,
       first_sequence;                                   ///< of this segment; the first sequence that has a part in it
   bool has_key_words, has_value_pieces, has_out_words;  ///< rows aligned for loads of 4 and 16, stores of 4 bytes
@@ -139,6 +149,13 @@ __device__ inline ChunkPlace chunk_place(const DeltaChunkArgs& a, int window, in
   const int left = a.offsets[sequence + 1] - place.first;
   place.count = left < 0 ? 0 : left < kChunkTokens ? left : kChunkTokens;
   return place;
+}
+
+/// Block s of a quad.
+__device__ inline ChunkBlock chunk_block(const DeltaChunkArgs& a, int window, int quad, int s) {
+  if (a.lists.members) return a.lists.blocks[window * a.blocks_per_window + quad * kChunkBlocks + s];
+  const ChunkPlace place = chunk_place(a, window, 0, sequence_of_window(a, a.first_window + window));
+  return {0, 0, place.first, place.count};
 }
 
 /// Row i of a chunk: its token and weights.

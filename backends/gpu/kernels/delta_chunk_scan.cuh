@@ -22,12 +22,12 @@ inline constexpr int kChunkLoaders = 4, kLoaderLanes = kChunkLoaders * kMatrixLa
 /// Threads for kColumns groups of 16 columns.
 constexpr int chunk_scan_threads(int columns) { return (2 * columns + kChunkLoaders) * kMatrixLanes; }
 
-template <int KD, int kColumns, bool kIsDelta>
+template <int KD, int kColumns>
 struct ChunkScanShared {
-  static constexpr int kWidth = 16 * kColumns, kDeltaRows = kIsDelta ? kChunkTokens : 1;
+  static constexpr int kWidth = 16 * kColumns;
   struct ChainStage {
-    std::uint16_t erase[kDeltaRows][KD + 8], key[kChunkTokens][KD + 8], solve[kDeltaRows][kChunkStride];
-    std::uint16_t value[kChunkTokens][kWidth + 8], write[kDeltaRows][kWidth + 8];
+    std::uint16_t erase[kChunkTokens][KD + 8], key[kChunkTokens][KD + 8], solve[kChunkTokens][kChunkStride];
+    std::uint16_t value[kChunkTokens][kWidth + 8], write[kChunkTokens][kWidth + 8];
     float factors[KD + kChunkTokens];  ///< decay, then b
   };
   struct OutputStage {
@@ -53,8 +53,9 @@ struct ChunkScan {
 __device__ __forceinline__ ChunkScan chunk_scan(const DeltaChunkArgs& a, int columns) {
   ChunkScan scan;
   const int z = static_cast<int>(blockIdx.z);
-  scan.sequence = a.first_sequence + z / a.list_count;
-  scan.list = a.list_count - 1 - z % a.list_count;  // the shared list is the longest: first
+  const int sequences = static_cast<int>(gridDim.z) / a.list_count;
+  scan.sequence = a.first_sequence + z % sequences;
+  scan.list = a.list_count - 1 - z / sequences;  // the shared lists are the longest: first
   scan.h = static_cast<int>(blockIdx.y);
   scan.first_column = static_cast<int>(blockIdx.x) * columns;
   scan.token_count = a.offsets[scan.sequence + 1] - a.offsets[scan.sequence];
@@ -88,9 +89,9 @@ __device__ __forceinline__ int find_chunks(const DeltaChunkArgs& a, const ChunkS
   return found;
 }
 
-/// Copies `rows` of 64 rows of KD elements that lie together, zeros behind, to rows of KD + 8. Each of kLoaderLanes
-/// lanes has a column of 16-byte pieces, so that all its addresses are constants apart.
-template <int KD>
+/// Copies `rows` (a multiple of 16) of 64 rows of KD elements that lie together, zeros behind if kFills, to rows of
+/// KD + 8. Each of kLoaderLanes lanes has a column of 16-byte pieces, so that all its addresses are constants apart.
+template <int KD, bool kFills = true>
 __device__ __forceinline__ void copy_rows(std::uint16_t (*to)[KD + 8], const std::uint16_t* from, int rows, int lane) {
   constexpr int kPieces = KD / 8, kAtOnce = kLoaderLanes / kPieces;
   const int first = lane / kPieces, piece = lane % kPieces * 8;
@@ -100,11 +101,13 @@ __device__ __forceinline__ void copy_rows(std::uint16_t (*to)[KD + 8], const std
 #pragma unroll
   for (int row = 0; row < kChunkTokens; row += kAtOnce) {
     if (kChunkTokens % kAtOnce != 0 && row + first >= kChunkTokens) continue;
+    if (!kFills && row >= rows) break;
     const bool is_inside = row + first < rows;
     copy_16_async(target + row * (KD + 8), is_inside ? source + row * KD : from, is_inside);
   }
 }
 /// The same for the blocks on and below the diagonal of a tile [64, 64].
+template <bool kFills = true>
 __device__ __forceinline__ void copy_lower_blocks(std::uint16_t (*to)[kChunkStride], const std::uint16_t* from,
                                                   int rows, int lane) {
   constexpr int kAtOnce = kLoaderLanes / 8;
@@ -113,16 +116,19 @@ __device__ __forceinline__ void copy_lower_blocks(std::uint16_t (*to)[kChunkStri
   const std::uint16_t* const source = from + first * kChunkTokens + piece;
 #pragma unroll
   for (int row = 0; row < kChunkTokens; row += kAtOnce) {
+    if (!kFills && row >= rows) break;
     if (piece >= (row / kBlockTokens + 1) * kBlockTokens) continue;
     const bool is_inside = row + first < rows;
     copy_16_async(target + row * kChunkStride, is_inside ? source + row * kChunkTokens : from, is_inside);
   }
 }
-/// The slice's columns of v or w; zeros for rows past `count` and columns past V.
-template <int kWidth>
+/// The slice's columns of v or w; zeros for rows past `count` (without kFills only up to a multiple of 16) and columns
+/// past V.
+template <int kWidth, bool kFills = true>
 __device__ __forceinline__ void copy_values(const DeltaChunkArgs& a, const ChunkScan& scan, const ChunkPlace& place,
                                             const ConstRows& rows, std::uint16_t (*to)[kWidth + 8], int lane) {
   constexpr int kPieces = kWidth / 8, kAtOnce = kLoaderLanes / kPieces;
+  static_assert(kFills || kBlockTokens % kAtOnce == 0);
   const auto* const data = static_cast<const std::uint16_t*>(rows.data);
   const int column = scan.first_column + lane % kPieces * 8;
   std::int64_t token[kChunkTokens / kAtOnce];
@@ -133,6 +139,7 @@ __device__ __forceinline__ void copy_values(const DeltaChunkArgs& a, const Chunk
   }
 #pragma unroll
   for (int i = 0; i < kChunkTokens / kAtOnce; ++i) {
+    if (!kFills && i * kAtOnce / kBlockTokens * kBlockTokens >= place.count) break;
     const bool is_inside = token[i] >= 0 && column < a.value_dim;
     const std::uint16_t* from = data;
     if (is_inside) from += token[i] * rows.stride + static_cast<std::int64_t>(scan.h) * a.value_dim + column;
@@ -146,29 +153,25 @@ __device__ __forceinline__ void copy_values(const DeltaChunkArgs& a, const Chunk
   }
 }
 
-template <int KD, int kColumns, bool kIsDelta>
+template <int KD, int kColumns>
 __device__ __forceinline__ void load_chain_stage(const DeltaChunkArgs& a, const ChunkScan& scan,
                                                  const ChunkPlace& place,
-                                                 typename ChunkScanShared<KD, kColumns, kIsDelta>::ChainStage& to,
-                                                 int lane) {
+                                                 typename ChunkScanShared<KD, kColumns>::ChainStage& to, int lane) {
   constexpr int kWidth = 16 * kColumns;
   const std::int64_t row = tile_row(a, place, scan.h);
   const int rows = (place.count + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
   copy_values<kWidth>(a, scan, place, a.v, to.value, lane);
-  if constexpr (kIsDelta) {
-    if (a.write.data) copy_values<kWidth>(a, scan, place, a.write, to.write, lane);
-    copy_rows<KD>(to.erase, a.tiles.erase + row * KD, rows, lane);
-    copy_lower_blocks(to.solve, a.tiles.solve + row * kChunkTokens, rows, lane);
-  }
+  if (a.write.data) copy_values<kWidth>(a, scan, place, a.write, to.write, lane);
+  copy_rows<KD>(to.erase, a.tiles.erase + row * KD, rows, lane);
+  copy_lower_blocks(to.solve, a.tiles.solve + row * kChunkTokens, rows, lane);
   copy_rows<KD>(to.key, a.tiles.key + row * KD, rows, lane);
   const float* factors = chunk_factors(a, place.window, scan.list, scan.h, KD);
   if (lane < (KD + kChunkTokens) / 4) copy_16_async(&to.factors[4 * lane], factors + 4 * lane, true);
 }
-template <int KD, int kColumns, bool kIsDelta>
+template <int KD, int kColumns>
 __device__ __forceinline__ void load_output_stage(const DeltaChunkArgs& a, const ChunkScan& scan,
                                                   const ChunkPlace& place,
-                                                  typename ChunkScanShared<KD, kColumns, kIsDelta>::OutputStage& to,
-                                                  int lane) {
+                                                  typename ChunkScanShared<KD, kColumns>::OutputStage& to, int lane) {
   const std::int64_t row = tile_row(a, place, scan.h);
   const int rows = (place.count + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
   copy_rows<KD>(to.query, a.tiles.query + row * KD, rows, lane);
@@ -204,92 +207,89 @@ struct ChainState {
   }
 };
 
-/// The update of a chunk as left operands: U^T = b (T (V - E_in S))^T, or V^T without an erase.
-template <int KD, int kColumns, bool kIsDelta>
+/// The update of a chunk as left operands: U^T = b (T (V - E_in S))^T.
+template <int KD, int kColumns>
 __device__ __forceinline__ void find_update(const DeltaChunkArgs& a, const ChunkScan& scan, const ChunkPlace& place,
-                                            const typename ChunkScanShared<KD, kColumns, kIsDelta>::ChainStage& stage,
-                                            int group, const std::uint32_t (&state)[KD / 16][4],
+                                            const typename ChunkScanShared<KD, kColumns>::ChainStage& stage, int group,
+                                            const std::uint32_t (&state)[KD / 16][4],
                                             std::uint32_t (&update)[kChunkBlocks][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kMatrixLanes, pair = lane % 4 * 2;
 #pragma unroll
   for (int t = 0; t < kChunkBlocks; ++t)
     load_left_transposed(update[t], [&](int r, int c) { return &stage.value[16 * t + r][16 * group + c]; });
-  if constexpr (kIsDelta) {
-    float x[2 * kChunkBlocks][4], r[2 * kChunkBlocks][4];
+  float x[2 * kChunkBlocks][4], r[2 * kChunkBlocks][4];
+#pragma unroll
+  for (int t = 0; t < kChunkBlocks; ++t) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      x[2 * t + e / 2][e % 2 * 2] = low_bf16(update[t][e]);
+      x[2 * t + e / 2][e % 2 * 2 + 1] = high_bf16(update[t][e]);
+    }
+  }
+  if (a.write.data) {
 #pragma unroll
     for (int t = 0; t < kChunkBlocks; ++t) {
+      std::uint32_t write[4];
+      load_left_transposed(write, [&](int r, int c) { return &stage.write[16 * t + r][16 * group + c]; });
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        x[2 * t + e / 2][e % 2 * 2] = low_bf16(update[t][e]);
-        x[2 * t + e / 2][e % 2 * 2 + 1] = high_bf16(update[t][e]);
+        x[2 * t + e / 2][e % 2 * 2] *= low_bf16(write[e]);
+        x[2 * t + e / 2][e % 2 * 2 + 1] *= high_bf16(write[e]);
       }
     }
-    if (a.write.data) {
-#pragma unroll
-      for (int t = 0; t < kChunkBlocks; ++t) {
-        std::uint32_t write[4];
-        load_left_transposed(write, [&](int r, int c) { return &stage.write[16 * t + r][16 * group + c]; });
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          x[2 * t + e / 2][e % 2 * 2] *= low_bf16(write[e]);
-          x[2 * t + e / 2][e % 2 * 2 + 1] *= high_bf16(write[e]);
-        }
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < KD / 16; ++k) {
-#pragma unroll
-      for (int t = 0; t < kChunkBlocks; ++t) {
-        std::uint32_t right[4];
-        load_right(right, [&](int r, int c) { return &stage.erase[16 * t + r][16 * k + c]; });
-        multiply_16x8(x[2 * t], state[k], right[0], right[1]);
-        multiply_16x8(x[2 * t + 1], state[k], right[2], right[3]);
-      }
-    }
-#pragma unroll
-    for (int t = 0; t < 2 * kChunkBlocks; ++t) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) r[t][e] = 0;
-    }
-#pragma unroll
-    for (int s = 0; s < kChunkBlocks; ++s) {
-      std::uint32_t left[4];
-      pack_left(left, x[2 * s], x[2 * s + 1]);
-#pragma unroll
-      for (int t = s; t < kChunkBlocks; ++t) {
-        std::uint32_t right[4];
-        load_right(right, [&](int row, int c) { return &stage.solve[16 * t + row][16 * s + c]; });
-        multiply_16x8(r[2 * t], left, right[0], right[1]);
-        multiply_16x8(r[2 * t + 1], left, right[2], right[3]);
-      }
-    }
-    if (a.residual.data) {
-#pragma unroll
-      for (int t = 0; t < 2 * kChunkBlocks; ++t) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int i = 8 * t + pair + e % 2, v = scan.first_column + 16 * group + lane / 4 + e / 2 * 8;
-          if (i < place.count && v < a.value_dim)
-            store_element(
-                row_of<Bf16>(a.residual, place.first + i) + static_cast<std::int64_t>(scan.h) * a.value_dim + v,
-                r[t][e]);
-        }
-      }
-    }
-#pragma unroll
-    for (int t = 0; t < 2 * kChunkBlocks; ++t) {
-      const TwoFloats b = load_floats(&stage.factors[KD + 8 * t + pair]);
-      r[t][0] *= b.x, r[t][1] *= b.y, r[t][2] *= b.x, r[t][3] *= b.y;
-    }
-#pragma unroll
-    for (int t = 0; t < kChunkBlocks; ++t) pack_left(update[t], r[2 * t], r[2 * t + 1]);
   }
+#pragma unroll
+  for (int k = 0; k < KD / 16; ++k) {
+#pragma unroll
+    for (int t = 0; t < kChunkBlocks; ++t) {
+      std::uint32_t right[4];
+      load_right(right, [&](int r, int c) { return &stage.erase[16 * t + r][16 * k + c]; });
+      multiply_16x8(x[2 * t], state[k], right[0], right[1]);
+      multiply_16x8(x[2 * t + 1], state[k], right[2], right[3]);
+    }
+  }
+#pragma unroll
+  for (int t = 0; t < 2 * kChunkBlocks; ++t) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) r[t][e] = 0;
+  }
+#pragma unroll
+  for (int s = 0; s < kChunkBlocks; ++s) {
+    std::uint32_t left[4];
+    pack_left(left, x[2 * s], x[2 * s + 1]);
+#pragma unroll
+    for (int t = s; t < kChunkBlocks; ++t) {
+      std::uint32_t right[4];
+      load_right(right, [&](int row, int c) { return &stage.solve[16 * t + row][16 * s + c]; });
+      multiply_16x8(r[2 * t], left, right[0], right[1]);
+      multiply_16x8(r[2 * t + 1], left, right[2], right[3]);
+    }
+  }
+  if (a.residual.data) {
+#pragma unroll
+    for (int t = 0; t < 2 * kChunkBlocks; ++t) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int i = 8 * t + pair + e % 2, v = scan.first_column + 16 * group + lane / 4 + e / 2 * 8;
+        if (i < place.count && v < a.value_dim)
+          store_element(row_of<Bf16>(a.residual, place.first + i) + static_cast<std::int64_t>(scan.h) * a.value_dim + v,
+                        r[t][e]);
+      }
+    }
+  }
+#pragma unroll
+  for (int t = 0; t < 2 * kChunkBlocks; ++t) {
+    const TwoFloats b = load_floats(&stage.factors[KD + 8 * t + pair]);
+    r[t][0] *= b.x, r[t][1] *= b.y, r[t][2] *= b.x, r[t][3] *= b.y;
+  }
+#pragma unroll
+  for (int t = 0; t < kChunkBlocks; ++t) pack_left(update[t], r[2 * t], r[2 * t + 1]);
 }
 
 /// One chunk of the chain; hands the rounded state before it, and its update, to the outputs.
-template <int KD, int kColumns, bool kIsDelta>
+template <int KD, int kColumns>
 __device__ __forceinline__ void advance_chain(const DeltaChunkArgs& a, const ChunkScan& scan, const ChunkPlace& place,
-                                              ChunkScanShared<KD, kColumns, kIsDelta>& shared, int parity, int group,
+                                              ChunkScanShared<KD, kColumns>& shared, int parity, int group,
                                               ChainState<KD>& chain) {
   const auto& stage = shared.chain[parity];
   const int lane = static_cast<int>(threadIdx.x) % kMatrixLanes, pair = lane % 4 * 2;
@@ -301,7 +301,7 @@ __device__ __forceinline__ void advance_chain(const DeltaChunkArgs& a, const Chu
       pack_left(state[k], chain.s[2 * k], chain.s[2 * k + 1]);
       hand_over(shared.state[parity][group][k][lane], state[k]);
     }
-    find_update<KD, kColumns, kIsDelta>(a, scan, place, stage, group, state, update);
+    find_update<KD, kColumns>(a, scan, place, stage, group, state, update);
   }
 #pragma unroll
   for (int t = 0; t < kChunkBlocks; ++t) hand_over(shared.update[parity][group][t][lane], update[t]);
@@ -312,7 +312,6 @@ __device__ __forceinline__ void advance_chain(const DeltaChunkArgs& a, const Chu
   }
 #pragma unroll
   for (int t = 0; t < kChunkBlocks; ++t) {
-    if (!kIsDelta && 16 * t >= place.count) break;
 #pragma unroll
     for (int k = 0; k < KD / 16; ++k) {
       std::uint32_t right[4];
@@ -356,10 +355,9 @@ __device__ __forceinline__ void store_outputs(const DeltaChunkArgs& a, const Chu
 }
 
 /// Outputs of token blocks b and 3 - b (of like work together), 32 columns: those of chain groups 2 half, 2 half + 1.
-template <int KD, int kColumns, bool kIsDelta>
+template <int KD, int kColumns>
 __device__ __forceinline__ void write_outputs(const DeltaChunkArgs& a, const ChunkScan& scan, const ChunkPlace& place,
-                                              const ChunkScanShared<KD, kColumns, kIsDelta>& shared, int parity,
-                                              int group) {
+                                              const ChunkScanShared<KD, kColumns>& shared, int parity, int group) {
   const auto& stage = shared.output[parity];
   const int lane = static_cast<int>(threadIdx.x) % kMatrixLanes, half = group / 2;
   const int block[2] = {group % 2, 3 - group % 2};
@@ -373,7 +371,6 @@ __device__ __forceinline__ void write_outputs(const DeltaChunkArgs& a, const Chu
     const FourWords right[2] = {shared.state[parity][2 * half][k][lane], shared.state[parity][2 * half + 1][k][lane]};
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
-      if (!kIsDelta && 16 * block[m] >= place.count) continue;
       std::uint32_t left[4];
       load_left(left, [&](int r, int c) { return &stage.query[16 * block[m] + r][16 * k + c]; });
       add(right[0], 0, m, left), add(right[1], 1, m, left);
@@ -384,7 +381,7 @@ __device__ __forceinline__ void write_outputs(const DeltaChunkArgs& a, const Chu
     const FourWords right[2] = {shared.update[parity][2 * half][s][lane], shared.update[parity][2 * half + 1][s][lane]};
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
-      if (s > block[m] || (!kIsDelta && 16 * block[m] >= place.count)) continue;
+      if (s > block[m]) continue;
       std::uint32_t left[4];
       load_left(left, [&](int r, int c) { return &stage.attend[16 * block[m] + r][16 * s + c]; });
       add(right[0], 0, m, left), add(right[1], 1, m, left);
@@ -394,9 +391,9 @@ __device__ __forceinline__ void write_outputs(const DeltaChunkArgs& a, const Chu
   for (int m = 0; m < 2; ++m) store_outputs(a, scan, place, block[m], scan.first_column + 32 * half, sum[m]);
 }
 
-template <int KD, int kColumns, bool kIsDelta>
+template <int KD, int kColumns>
 __global__ void __launch_bounds__(chunk_scan_threads(kColumns), 1) delta_chunk_scan_kernel(DeltaChunkArgs a) {
-  using Shared = ChunkScanShared<KD, kColumns, kIsDelta>;
+  using Shared = ChunkScanShared<KD, kColumns>;
   auto& shared = *reinterpret_cast<Shared*>(dynamic_shared());
   const int thread = static_cast<int>(threadIdx.x), group = thread / kMatrixLanes;
   const bool is_chain = group < kColumns, is_output = !is_chain && group < 2 * kColumns;
@@ -412,7 +409,7 @@ __global__ void __launch_bounds__(chunk_scan_threads(kColumns), 1) delta_chunk_s
     for (int j = 0; j < KD / 8; ++j) chain.s[j][0] = chain.s[j][1] = chain.s[j][2] = chain.s[j][3] = 0;
     chain.for_each(a, column, [&](float& s, std::int64_t at) { s = scan.state[at]; });
   } else if (!is_output) {
-    load_chain_stage<KD, kColumns, kIsDelta>(a, scan, shared.place[0], shared.chain[0], loader);
+    load_chain_stage<KD, kColumns>(a, scan, shared.place[0], shared.chain[0], loader);
     commit_copies();
     wait_for_copies<0>();
   }
@@ -421,7 +418,7 @@ __global__ void __launch_bounds__(chunk_scan_threads(kColumns), 1) delta_chunk_s
     const int parity = i % 2;
     if (is_chain) {
       if (i < chunks) {
-        advance_chain<KD, kColumns, kIsDelta>(a, scan, shared.place[i], shared, parity, group, chain);
+        advance_chain<KD, kColumns>(a, scan, shared.place[i], shared, parity, group, chain);
         const std::int64_t done = scan.first_chunk + shared.place[i].window - scan.begin + 1;
         if (a.checkpoint_chunks && done % a.checkpoint_chunks == 0 && done * kChunkTokens < scan.token_count) {
           float* kept = a.checkpoints[scan.sequence] + ((done / a.checkpoint_chunks - 1) * a.value_heads + scan.h) *
@@ -430,13 +427,11 @@ __global__ void __launch_bounds__(chunk_scan_threads(kColumns), 1) delta_chunk_s
         }
       }
     } else if (is_output) {
-      if (i > 0)
-        write_outputs<KD, kColumns, kIsDelta>(a, scan, shared.place[i - 1], shared, 1 - parity, group - kColumns);
+      if (i > 0) write_outputs<KD, kColumns>(a, scan, shared.place[i - 1], shared, 1 - parity, group - kColumns);
     } else {
       if (i + 1 < chunks)
-        load_chain_stage<KD, kColumns, kIsDelta>(a, scan, shared.place[i + 1], shared.chain[1 - parity], loader);
-      if (i < chunks)
-        load_output_stage<KD, kColumns, kIsDelta>(a, scan, shared.place[i], shared.output[parity], loader);
+        load_chain_stage<KD, kColumns>(a, scan, shared.place[i + 1], shared.chain[1 - parity], loader);
+      if (i < chunks) load_output_stage<KD, kColumns>(a, scan, shared.place[i], shared.output[parity], loader);
       commit_copies();
       wait_for_copies<0>();
     }

@@ -1,10 +1,12 @@
 // sse_lists: before the chunks of a segment, each window's tokens by partition; after them, the sum of their outputs.
-//   A window has up to 64 tokens: partition p's list are those that chose it, in time order; its rows begin at a
-//   multiple of 16. Sums run over the k choices in their order, then the shared partition: the same for any batch.
+//   A window has up to 64 tokens: partition p's list are those that chose it, in time order. Lists of more than 32
+//   tokens take four blocks of 16 rows, of more than 16 two, and the longest come first, so that each begins at a
+//   multiple of what it takes. Sums run over the k choices in their order, then the shared partition: the same for any
+//   batch.
 //   Traffic   of the sum: (k + 1) HV 4 bytes in and HV 2 out a token
 //   Measured  the whole prefill (H200, GLA, 4 partitions, top 1, shared, 16 heads of 128 x 128), us a layer: 32K tokens
-//             4,243, of which lists, sums and delta_chunk_intra 1,803; an earlier form 32K 5,519, 128K 22,028. A list
-//             holds 16 of a window's 64 tokens on average, so most blocks of delta_chunk_intra leave most threads idle
+//             2,893 to 2,946, 128K 11,757; before, with a block of delta_chunk_intra for each list and one scan for all
+//             rules, 4,239 and 17,044. A segment of 8K: route 4, lists 12, intra 313, sum 46, the rest gla_chunk_scan
 #pragma once
 
 #include "backends/gpu/kernels/delta_chunk_plan.cuh"
@@ -19,6 +21,7 @@ struct SseListArgs {
   const float* weight;         ///< [T, k]
   ChunkMember* members;        ///< as chunks.lists, to be written
   std::int32_t *first, *block;
+  ChunkBlock* blocks;
   std::int32_t* row;  ///< [windows * 64, k]: of the choice's output in list_out
   std::int32_t top_k;
   bool has_shared, gate_write, gate_read, weighs_erase;  ///< weighs_erase: the key is e k in both places (kGdn)
@@ -34,6 +37,9 @@ __device__ inline WindowTokens window_tokens(const DeltaChunkArgs& a, int window
   const int left = a.offsets[sequence + 1] - first;
   return {first, left < 0 ? 0 : left < kChunkTokens ? left : kChunkTokens};
 }
+
+/// Blocks that a list of `count` tokens takes.
+__device__ inline int list_blocks(int count) { return count == 0 ? 0 : count <= 16 ? 1 : count <= 32 ? 2 : 4; }
 
 /// Grid: windows; dynamic shared memory 64 k integers.
 __global__ void sse_list_kernel(SseListArgs a) {
@@ -54,15 +60,29 @@ __global__ void sse_list_kernel(SseListArgs a) {
   __syncthreads();
   if (thread == 0) {
     int members = 0, blocks = 0;
-    for (int p = 0; p <= lists; ++p) {
-      first[p] = members, block[p] = blocks;
-      if (p < lists) members += count[p], blocks += (count[p] + kBlockTokens - 1) / kBlockTokens;
+    for (int p = 0; p < lists; ++p) first[p] = members, block[p] = 0, members += count[p];
+    first[lists] = members;
+    for (int size = kChunkBlocks; size > 0; size /= 2) {
+      for (int p = 0; p < lists; ++p) {
+        if (list_blocks(count[p]) == size) block[p] = blocks, blocks += size;
+      }
     }
+    block[lists] = a.chunks.lists.routed_quads * kChunkBlocks;
   }
   __syncthreads();
   for (int p = thread; p <= lists; p += kListThreads) {
     a.first[window * (lists + 1) + p] = first[p];
     a.block[window * (lists + 1) + p] = block[p];
+  }
+  ChunkBlock* const of_window = a.blocks + static_cast<std::int64_t>(window) * a.chunks.blocks_per_window;
+  for (int i = thread; i < a.chunks.blocks_per_window; i += kListThreads) {
+    ChunkBlock of_block{-1, i % kChunkBlocks, 0, 0};
+    for (int p = 0; p < lists; ++p) {
+      if (count[p] > 0 && block[p] <= i && i < block[p] + list_blocks(count[p]))
+        of_block = {p, block[p] % kChunkBlocks, first[p], count[p]};
+    }
+    if (i >= block[lists]) of_block = {lists, 0, tokens.first, tokens.count};
+    of_window[i] = of_block;
   }
   if (thread >= lists) return;
   int found = 0;
