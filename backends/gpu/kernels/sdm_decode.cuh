@@ -9,21 +9,39 @@
 //   Traffic   H (W (row in + 4 V) + R (row in)) bytes for a token; a row that is written and read moves once
 //   Numerics  f32; the rows of a lane in order, then lanes by halves: bits do not depend on the batch
 //   Measured  one H200, bf16, H 2, M0 bf16, rows private after the first step, graph replay over rotating tables; us of
-//             sdm_address and this one together, in brackets sdm_address alone
-//               side 480, V 1920, W 64    B 1 14.0 (5.7)    B 8 19.7 (5.9)    B 64 69.6 (8.0), a copy's speed: 37
-//               side 240, V  960, W 64                                        B 64 46.0 (8.9)
-//               side  32, V  160, W 16    B 1  6.6 (2.5)
+//             sdm_address and this one together; in brackets sdm_address alone, then the form before, which looked at
+//             addresses and types in every tile (1,340 instructions a group and tile), in the same run
+//               side 480, V 1920, W 64   B 1 12.5 (5.7; 14.1)   B 8 18.3 (6.0; 21.2)   B 64 75.1 (8.0; 89.9)
+//               side 240, V  960, W 64                                                 B 64 41.7 (8.9; 52.5)
+//               side  32, V  160, W 16   B 1  6.6 (2.6; 6.6)
+//             B 64 varies with the run: the form before read 69.3 and 69.6 in two others. A copy's speed would be 37
+//   Tried     B 64, the tiles ahead on their way to shared memory, 2 or 3 tiles, 8 or 12 groups a multiprocessor: in
+//             the same run 66.2 to 69.6 in place of 75.1 at V 1920, 43.5 to 48.8 in place of 41.7 at V 960
 #pragma once
 
 #include "backends/gpu/kernels/sdm_address.cuh"
 
 namespace cairn::gpu {
 
+struct alignas(16) SdmDecodePlaces {
+  SdmSource source, target;  ///< target 0: no such write
+};
+struct alignas(16) SdmDecodeWeights {
+  float decay, weight;
+  float step, read;  ///< beta times weight; the weight with which the token reads the slot as well
+};
+struct alignas(16) SdmDecodeRead {
+  SdmSource source;
+  float weight;
+};
+
+/// Places that a set does not have hold zeros.
 struct SdmDecodeShared {
-  SdmSource write_source[kSdmMaxCount], write_target[kSdmMaxCount], read_source[kSdmMaxCount];
+  SdmDecodePlaces write[kSdmMaxCount];
+  SdmDecodeWeights weights[kSdmMaxCount];
+  SdmDecodeRead read[kSdmMaxCount];
   alignas(16) std::int32_t write_slot[kSdmMaxCount];
   std::int32_t new_row[kSdmMaxCount], read_slot[kSdmMaxCount];  ///< new_row -1: not claimed
-  float write_weight[kSdmMaxCount], write_decay[kSdmMaxCount], write_read[kSdmMaxCount], read_weight[kSdmMaxCount];
 };
 
 /// Rows in use before this head of the token takes its own.
@@ -42,16 +60,22 @@ __device__ inline void list_rows(const SdmKernelArgs& args, const SdmTable& tabl
   const int writes = sdm_kept(call.write_count, call.side), reads = sdm_kept(call.read_count, call.side);
   const int step = static_cast<int>(blockDim.x);
   const std::int32_t first_row = first_row_of_head(args, b, t, head);
-  const float g = call.log_decay[pair];
-  for (int i = static_cast<int>(threadIdx.x); i < reads; i += step) {
-    const std::int32_t slot = scratch.read_slots[pair * reads + i];
+  const float g = call.log_decay[pair], beta = call.beta[pair];
+  for (int i = static_cast<int>(threadIdx.x); i < kSdmMaxCount; i += step) {
+    if (i >= reads) {
+      shared.read[i] = {0, 0};
+      continue;
+    }
+    const std::int64_t at = pair * reads + i;
+    const std::int32_t slot = scratch.read_slots[at];
     shared.read_slot[i] = slot;
-    shared.read_weight[i] = scratch.read_weights[pair * reads + i];
-    shared.read_source[i] = sdm_source(args, table, scratch.read_rows[pair * reads + i], first_slot + slot);
+    shared.read[i] = {sdm_source(args, table, scratch.read_rows[at], first_slot + slot), scratch.read_weights[at]};
   }
   for (int i = static_cast<int>(threadIdx.x); i < kSdmMaxCount; i += step) {
     if (i >= writes) {
       shared.write_slot[i] = -1;
+      shared.write[i] = {0, 0};
+      shared.weights[i] = {0, 0, 0, 0};
       continue;
     }
     const std::int64_t at = pair * writes + i;
@@ -59,12 +83,9 @@ __device__ inline void list_rows(const SdmKernelArgs& args, const SdmTable& tabl
     const float weight = scratch.write_weights[at];
     const SdmSource source = sdm_source(args, table, row, first_slot + slot);
     shared.write_slot[i] = slot;
-    shared.write_source[i] = source;
     shared.new_row[i] = rank >= 0 ? first_row + rank : -1;
-    shared.write_target[i] = rank >= 0 ? sdm_source(args, table, first_row + rank, 0) : source;
-    shared.write_weight[i] = weight;
-    shared.write_decay[i] = expf(call.key_weighted_decay ? g * weight : g);
-    shared.write_read[i] = 0;
+    shared.write[i] = {source, rank >= 0 ? sdm_source(args, table, first_row + rank, 0) : source};
+    shared.weights[i] = {expf(call.key_weighted_decay ? g * weight : g), weight, beta * weight, 0};
   }
 }
 
@@ -80,9 +101,8 @@ __device__ inline void match_reads(const SdmArgs& call, SdmDecodeShared& shared)
       written = float_to_bits(four.z) == slot ? j + 2 : float_to_bits(four.w) == slot ? j + 3 : written;
     }
     if (written < 0) continue;
-    shared.write_read[written] = shared.read_weight[i];
-    shared.read_weight[i] = 0;
-    shared.read_source[i] = 0;
+    shared.weights[written].read = shared.read[i].weight;
+    shared.read[i] = {0, 0};
   }
 }
 
@@ -99,18 +119,37 @@ __device__ inline void commit_claims(const SdmKernelArgs& args, const SdmTable& 
   }
 }
 
-/// Starts the loads of the rows of places row(), row() + kRowLanes, ... that have a source; zeros else.
-template <int kColumnLanes, int kRows, int kColumns>
-__device__ inline void load_rows(const SdmSource* sources, int count, std::int64_t column, bool is_inside,
+/// Of a lane's rows, one bit each: those that have a source, and those whose values have 16 bits. They stay the same
+/// from tile to tile, so that no tile looks at addresses.
+struct SdmLaneRows {
+  std::uint32_t there = 0, half = 0;
+
+  __device__ void add(int k, SdmSource source) {
+    there |= source ? 1u << k : 0;
+    half |= source & 1 ? 1u << k : 0;
+  }
+  __device__ bool is_half(int k) const { return half >> k & 1; }
+};
+
+/// Starts the loads of a lane's rows; zeros where there is none. `source(k)` gives the lane's k-th.
+template <int kRows, int kColumns, class Source>
+__device__ inline void load_rows(const SdmLaneRows& rows, const Source& source, std::int64_t column, bool is_inside,
                                  float (&x)[kRows][kColumns]) {
-  using Lanes = SdmLanes<kColumnLanes>;
+  const std::uint32_t there = is_inside ? rows.there : 0;
+  const std::int64_t offset = 4 * column,
+                     half_offset = (kColumns == 4 ? 2 * column & ~std::int64_t{15} : 2 * column) - 1;
 #pragma unroll
   for (int k = 0; k < kRows; ++k) {
-    const int i = Lanes::row() + k * Lanes::kRowLanes;
-    const SdmSource source = is_inside && i < count ? sources[i] : 0;
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) x[k][c] = 0;
-    if (source) load_columns(source, column, x[k]);
+    if (!(there >> k & 1)) continue;
+    const SdmSource at = source(k) + static_cast<SdmSource>(rows.is_half(k) ? half_offset : offset);
+    if constexpr (kColumns == 4) {
+      load_four(reinterpret_cast<const float*>(at), x[k]);
+    } else {
+      x[k][0] = rows.is_half(k) ? bits_to_float(*reinterpret_cast<const std::uint16_t*>(at))
+                                : *reinterpret_cast<const float*>(at);
+    }
   }
 }
 
@@ -147,10 +186,8 @@ __global__ void __launch_bounds__(256, 2) sdm_decode_kernel(SdmKernelArgs args) 
   const SdmTable table = call.tables[b];
   wait_for_previous_kernel();
   if (is_empty) return;
-  const int writes = sdm_kept(call.write_count, call.side), reads = sdm_kept(call.read_count, call.side);
   const int tile_columns = static_cast<int>(blockDim.x) / kSdmGroup * kColumnLanes * kColumns;
   const std::int64_t tiles = (call.value_dim + tile_columns - 1) / tile_columns;
-  const float beta = call.beta[t * call.head_count + head];
   std::int64_t column = Lanes::template column<kColumns>(blockIdx.x);
   bool is_inside = column < call.value_dim;
   float value[kColumns], written[kRows][kColumns], read[kRows][kColumns];
@@ -158,21 +195,27 @@ __global__ void __launch_bounds__(256, 2) sdm_decode_kernel(SdmKernelArgs args) 
   list_rows(args, table, b, t, head, shared);
   load_token_values(call, t, head, column, is_inside, value);
   __syncthreads();
-  load_rows<kColumnLanes>(shared.write_source, writes, column, is_inside, written);
+  const auto write_source = [&](int k) { return shared.write[Lanes::row() + k * Lanes::kRowLanes].source; };
+  const auto read_source = [&](int k) { return shared.read[Lanes::row() + k * Lanes::kRowLanes].source; };
+  SdmLaneRows write_rows, read_rows;
+#pragma unroll
+  for (int k = 0; k < kRows; ++k) write_rows.add(k, write_source(k));
+  load_rows(write_rows, write_source, column, is_inside, written);
   match_reads(call, shared);
   __syncthreads();
+#pragma unroll
+  for (int k = 0; k < kRows; ++k) read_rows.add(k, read_source(k));
   for (std::int64_t tile = blockIdx.x;;) {
-    load_rows<kColumnLanes>(shared.read_source, reads, column, is_inside, read);
+    load_rows(read_rows, read_source, column, is_inside, read);
     float residual[kColumns] = {}, out[kColumns] = {};
 #pragma unroll
     for (int k = 0; k < kRows; ++k) {
-      const int i = Lanes::row() + k * Lanes::kRowLanes;
-      if (i >= writes) continue;
-      unpack_columns(shared.write_source[i], call.initial_dtype, column, written[k]);
+      const SdmDecodeWeights weights = shared.weights[Lanes::row() + k * Lanes::kRowLanes];
+      if (write_rows.is_half(k)) unpack_half(call.initial_dtype, column, written[k]);
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        written[k][c] *= shared.write_decay[i];
-        residual[c] += shared.write_weight[i] * written[k][c];
+        written[k][c] *= weights.decay;
+        residual[c] += weights.weight * written[k][c];
       }
     }
     Lanes::sum_rows(residual);
@@ -181,16 +224,25 @@ __global__ void __launch_bounds__(256, 2) sdm_decode_kernel(SdmKernelArgs args) 
       value[c] = raw_value(value[c], call.dtype);
       residual[c] = value[c] - residual[c];
     }
+    // wanted(k, c): what the row is moved towards, less what it has.
+    const auto update = [&](const auto& wanted) {
 #pragma unroll
-    for (int k = 0; k < kRows; ++k) {
-      const int i = Lanes::row() + k * Lanes::kRowLanes;
-      if (i >= writes) continue;
+      for (int k = 0; k < kRows; ++k) {
+        const int i = Lanes::row() + k * Lanes::kRowLanes;
+        const SdmDecodeWeights weights = shared.weights[i];
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        written[k][c] += beta * shared.write_weight[i] * (call.slot_residual ? value[c] - written[k][c] : residual[c]);
-        out[c] += shared.write_read[i] * written[k][c];
+        for (int c = 0; c < kColumns; ++c) {
+          written[k][c] += weights.step * wanted(k, c);
+          out[c] += weights.read * written[k][c];
+        }
+        const SdmSource target = shared.write[i].target;
+        if (is_inside && target) store_columns(target, column, written[k]);
       }
-      if (is_inside) store_columns(shared.write_target[i], column, written[k]);
+    };
+    if (call.slot_residual) {
+      update([&](int k, int c) { return value[c] - written[k][c]; });
+    } else {
+      update([&](int, int c) { return residual[c]; });
     }
     const std::int64_t own_column = column;
     const bool own_is_inside = is_inside, is_last = (tile += gridDim.x) >= tiles;
@@ -198,15 +250,14 @@ __global__ void __launch_bounds__(256, 2) sdm_decode_kernel(SdmKernelArgs args) 
       column = Lanes::template column<kColumns>(tile);
       is_inside = column < call.value_dim;
       load_token_values(call, t, head, column, is_inside, value);
-      load_rows<kColumnLanes>(shared.write_source, writes, column, is_inside, written);
+      load_rows(write_rows, write_source, column, is_inside, written);
     }
 #pragma unroll
     for (int k = 0; k < kRows; ++k) {
-      const int i = Lanes::row() + k * Lanes::kRowLanes;
-      if (i >= reads) continue;
-      unpack_columns(shared.read_source[i], call.initial_dtype, own_column, read[k]);
+      const float weight = shared.read[Lanes::row() + k * Lanes::kRowLanes].weight;
+      if (read_rows.is_half(k)) unpack_half(call.initial_dtype, own_column, read[k]);
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) out[c] += shared.read_weight[i] * read[k][c];
+      for (int c = 0; c < kColumns; ++c) out[c] += weight * read[k][c];
     }
     Lanes::sum_rows(out);
     if (own_is_inside && Lanes::row() == 0) store_outputs(call, t, head, own_column, out, residual);

@@ -157,18 +157,26 @@ __device__ inline float half_value(std::uint32_t bits, DType dtype) {
   return dtype == DType::kBF16 ? bits_to_float(bits << 16) : f16_value(static_cast<std::uint16_t>(bits));
 }
 
-/// What load_columns left becomes f32.
+/// What load_columns left of a row of 16-bit values becomes f32.
 template <int kColumns>
-__device__ inline void unpack_columns(SdmSource source, DType initial_dtype, std::int64_t v, float (&x)[kColumns]) {
-  if ((source & 1) == 0) return;
+__device__ inline void unpack_half(DType dtype, std::int64_t v, float (&x)[kColumns]) {
   if constexpr (kColumns == 4) {
     const bool is_second = v % 8 >= 4;
     const std::uint32_t low = float_to_bits(is_second ? x[2] : x[0]), high = float_to_bits(is_second ? x[3] : x[1]);
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) x[c] = half_value((c < 2 ? low : high) >> (c % 2 * 16) & 0xFFFFu, initial_dtype);
+    if (dtype == DType::kBF16) {
+      x[0] = bits_to_float(low << 16), x[1] = bits_to_float(low & 0xFFFF0000u);
+      x[2] = bits_to_float(high << 16), x[3] = bits_to_float(high & 0xFFFF0000u);
+    } else {
+      x[0] = f16_value(static_cast<std::uint16_t>(low)), x[1] = f16_value(static_cast<std::uint16_t>(low >> 16));
+      x[2] = f16_value(static_cast<std::uint16_t>(high)), x[3] = f16_value(static_cast<std::uint16_t>(high >> 16));
+    }
   } else {
-    x[0] = half_value(float_to_bits(x[0]), initial_dtype);
+    x[0] = half_value(float_to_bits(x[0]), dtype);
   }
+}
+template <int kColumns>
+__device__ inline void unpack_columns(SdmSource source, DType initial_dtype, std::int64_t v, float (&x)[kColumns]) {
+  if (source & 1) unpack_half(initial_dtype, v, x);
 }
 
 /// An activation as it lies, and what it is.
