@@ -7,13 +7,18 @@
 //   Numerics  KK^T, QK^T bf16 x bf16 -> f32 (exact products); 16 x 16 diagonal blocks solved in f32; the merges of blocks
 //             in tf32 (cut, not rounded) with f32 sums; T', A' rounded to bf16. Exponents are differences before 2^x; masks are selections
 //   Predicted 2,500 cycles of issue per item and multiprocessor: 0.18 ms for 65,536 tokens on 132 multiprocessors
-//   Measured  0.53 ms; 0.41 ms after: products of blocks without rounding to tf32, no work above the diagonal, gates of the
-//             next item loaded ahead, one release in place of a fence in every thread. Bound by latencies: 1.45 instructions
-//             a cycle with 3 warps a scheduler
+//   Measured  0.53 ms; 0.41 ms after: products of blocks without rounding to tf32, no work above the diagonal, gates of
+//             the next item loaded ahead, one release in place of a fence in every thread. In a later run 0.374, and 0.333
+//             with masks in place of a branch for each 8 columns (more exponentials) and places looked up once an item.
+//             What bounds it is not known: 0.395 in one run (the same code again: 0.427), without the inverse 0.384,
+//             loading and storing always the same 32 chunks 0.411, both 0.340; 1.45 instructions a cycle
 //   Tried     M in registers (K K^T is symmetric: a warp's rows also hold its column block of M, transposed), one
 //             barrier a head, gates as products of two powers, 4 warpgroups. Passes the float64 check. Predicted
 //             0.27 ms; prefill of 8 x 8,192 tokens took 1,081 us with it, 1,071 without (same run), so latencies of
 //             few warps are probably not the only bound
+//             A warp does a whole head (products by mma, inverse in registers, no barriers, 10 warps, half the
+//             instructions): right, predicted 0.18 ms, measured 0.53 beside 0.374. Loops not unrolled: 0.349 beside 0.333.
+//             Warpgroups in step (should code fetches bound it): 0.371 beside 0.333
 #pragma once
 
 #include "backends/cuda/gdn_plan_sm90.cuh"
@@ -31,10 +36,19 @@ struct IntraSlab {
 inline constexpr int kIntraSlabBytes = (sizeof(IntraSlab) + 1023) / 1024 * 1024;
 inline constexpr int kIntraSharedBytes = kIntraGroups * kIntraSlabBytes + 64;
 
-__device__ __forceinline__ void load_keys_and_queries(const GdnPrefillArgs& a, IntraSlab& slab, int item,
+/// What a warpgroup works on in one turn; read once, since arguments at a computed index are slow to read.
+struct IntraItem {
+  int chunk, key_head;
+  ChunkRows rows;
+};
+__device__ __forceinline__ IntraItem intra_item(const GdnPrefillArgs& a, int item) {
+  const int chunk = item / a.key_heads;
+  return {chunk, item - chunk * a.key_heads, chunk_rows(a, sequence_of(a, chunk), chunk)};
+}
+
+__device__ __forceinline__ void load_keys_and_queries(const GdnPrefillArgs& a, IntraSlab& slab, const IntraItem& item,
                                                       std::uint32_t barrier) {
-  const int chunk = item / a.key_heads, head = item % a.key_heads;
-  const int row = chunk_rows(a, sequence_of(a, chunk), chunk).first;
+  const int head = item.key_head, row = item.rows.first;
   barrier_expect(barrier, 4 * kTileBytes);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -43,12 +57,12 @@ __device__ __forceinline__ void load_keys_and_queries(const GdnPrefillArgs& a, I
   }
 }
 
-__device__ __forceinline__ GatePair load_gates(const GdnPrefillArgs& a, int item, int item_count, int warp, int lane) {
+__device__ __forceinline__ GatePair load_gates(const GdnPrefillArgs& a, const IntraItem& item, int warp, int lane) {
   GatePair gates = {};
-  const int heads_per_key = a.value_heads / a.key_heads, chunk = item / a.key_heads;
-  if (item >= item_count || warp >= heads_per_key) return gates;
-  const ChunkRows rows = chunk_rows(a, sequence_of(a, chunk), chunk);
-  const int head = item % a.key_heads * heads_per_key + warp;
+  const int heads_per_key = a.value_heads / a.key_heads;
+  if (warp >= heads_per_key) return gates;
+  const ChunkRows rows = item.rows;
+  const int head = item.key_head * heads_per_key + warp;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int t = 2 * lane + i;
@@ -175,27 +189,25 @@ __device__ __forceinline__ void invert(float* m, int half, int lane, int barrier
 __device__ __forceinline__ void apply_gates(const float (&kk)[32], const float (&qk)[32], const float* g, const float* beta,
                                             float scale, int count, float* matrix, unsigned char* a_tile, int warp,
                                             int lane) {
+  float2 g_s[8];
+#pragma unroll
+  for (int j = 0; j < 8; ++j) g_s[j] = *reinterpret_cast<const float2*>(g + 8 * j + 2 * (lane % 4));
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int t = 16 * warp + lane / 4 + 8 * r;
     const float g_t = g[t], beta_t = beta[t];
+    const int before = t < count ? t - 2 * (lane % 4) : -1;  // s < t is 8 j < before
+    float* m_row = matrix + t * kMatrixStride + 2 * (lane % 4);
+    unsigned char* a_row = a_tile + t * 128 + 4 * (lane % 4);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const int s = 8 * j + 2 * (lane % 4);
-      if (8 * j >= 16 * warp + 16) {  // above the diagonal for all rows of this warp
-        *reinterpret_cast<float2*>(matrix + t * kMatrixStride + s) = make_float2(0, 0);
-        *reinterpret_cast<std::uint32_t*>(a_tile + swizzled(t, j) + 4 * (lane % 4)) = 0;
-        continue;
-      }
-      const float2 g_s = *reinterpret_cast<const float2*>(g + s);
-      const float decay0 = exp2_fast(fminf(g_t - g_s.x, 0.0f)), decay1 = exp2_fast(fminf(g_t - g_s.y, 0.0f));
-      const bool in = t < count;
-      const float m0 = in && s < t ? beta_t * kk[4 * j + 2 * r] * decay0 : 0.0f;
-      const float m1 = in && s + 1 < t ? beta_t * kk[4 * j + 2 * r + 1] * decay1 : 0.0f;
-      const float a0 = in && s <= t ? scale * qk[4 * j + 2 * r] * decay0 : 0.0f;
-      const float a1 = in && s + 1 <= t ? scale * qk[4 * j + 2 * r + 1] * decay1 : 0.0f;
-      *reinterpret_cast<float2*>(matrix + t * kMatrixStride + s) = make_float2(m0, m1);
-      *reinterpret_cast<std::uint32_t*>(a_tile + swizzled(t, j) + 4 * (lane % 4)) = pack_bf16(a0, a1);
+      const float decay0 = exp2_fast(fminf(g_t - g_s[j].x, 0.0f)), decay1 = exp2_fast(fminf(g_t - g_s[j].y, 0.0f));
+      const float m0 = 8 * j < before ? beta_t * kk[4 * j + 2 * r] * decay0 : 0.0f;
+      const float m1 = 8 * j + 1 < before ? beta_t * kk[4 * j + 2 * r + 1] * decay1 : 0.0f;
+      const float a0 = 8 * j <= before ? scale * qk[4 * j + 2 * r] * decay0 : 0.0f;
+      const float a1 = 8 * j < before ? scale * qk[4 * j + 2 * r + 1] * decay1 : 0.0f;
+      *reinterpret_cast<float2*>(m_row + 8 * j) = make_float2(m0, m1);
+      *reinterpret_cast<std::uint32_t*>(a_row + ((j ^ (t & 7)) << 4)) = pack_bf16(a0, a1);
     }
   }
 }
@@ -223,20 +235,27 @@ __global__ void __launch_bounds__(128 * kIntraGroups, 1) gdn_intra_kernel(const 
   const int barrier = 1 + group, heads_per_key = a.value_heads / a.key_heads;
   const int item_count = a.chunk_begin[a.sequence_count] * a.key_heads, step = gridDim.x * kIntraGroups;
   if (a.overlapped) let_next_kernel_start();
-  int item = blockIdx.x * kIntraGroups + group;
+  int at = blockIdx.x * kIntraGroups + group;
+  IntraItem item = {};
+  if (at < item_count) item = intra_item(a, at);
   if (thread == 0) {
     barrier_init(full, 1);
     fence_barrier_init();
-    if (item < item_count) load_keys_and_queries(a, slab, item, full);
+    if (at < item_count) load_keys_and_queries(a, slab, item, full);
   }
   __syncthreads();
 
-  GatePair gates = load_gates(a, item, item_count, warp, lane);
-  for (int parity = 0; item < item_count; item += step, parity ^= 1) {
-    const int chunk = item / a.key_heads, key_head = item % a.key_heads, first_head = key_head * heads_per_key;
-    const ChunkRows rows = chunk_rows(a, sequence_of(a, chunk), chunk);
+  GatePair gates = {};
+  if (at < item_count) gates = load_gates(a, item, warp, lane);
+  for (int parity = 0; at < item_count; at += step, parity ^= 1) {
+    const int chunk = item.chunk, first_head = item.key_head * heads_per_key;
+    const ChunkRows rows = item.rows;
+    const bool has_next = at + step < item_count;
     scan_gates(gates, slab, heads_per_key, warp, lane);
-    gates = load_gates(a, item + step, item_count, warp, lane);
+    if (has_next) {
+      item = intra_item(a, at + step);
+      gates = load_gates(a, item, warp, lane);
+    }
     barrier_wait(full, parity);
     float kk[32], qk[32];
     const std::uint32_t k = shared_address(slab.k), q = shared_address(slab.q);
@@ -251,7 +270,7 @@ __global__ void __launch_bounds__(128 * kIntraGroups, 1) gdn_intra_kernel(const 
     products_wait<0>();
     pin(kk), pin(qk);
     warpgroup_barrier(barrier);
-    if (thread == 0 && item + step < item_count) load_keys_and_queries(a, slab, item + step, full);
+    if (thread == 0 && has_next) load_keys_and_queries(a, slab, item, full);
 
     for (int pair = 0; pair < heads_per_key; pair += 2) {
       const int count = min(2, heads_per_key - pair);
@@ -275,7 +294,7 @@ __global__ void __launch_bounds__(128 * kIntraGroups, 1) gdn_intra_kernel(const 
       }
       warpgroup_barrier(barrier);
     }
-    if (thread == 0 && a.overlapped) publish(a.work.ready + item, 1);
+    if (thread == 0 && a.overlapped) publish(a.work.ready + at, 1);
   }
 }
 
