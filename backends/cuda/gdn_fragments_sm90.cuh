@@ -44,7 +44,8 @@ __device__ __forceinline__ void round_sums(const float (&d)[kCount], int i, std:
 __device__ __forceinline__ void multiply_64x32(float (&d)[16], const std::uint32_t (&a)[4], std::uint64_t b, int add) {
   asm volatile(
       "{\n.reg .pred add;\nsetp.ne.b32 add, %21, 0;\nwgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, add, 1, 1, 0;\n}"
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, "
+      "%20, add, 1, 1, 0;\n}"
       : CAIRN_D8(d, 0), CAIRN_D8(d, 8)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
