@@ -1,6 +1,6 @@
 // linear, few tokens, on sm_90: a block for each multiprocessor takes neighbouring outputs and streams their weights, and the
-// tokens, through a ring in shared memory. The ring leaves room for the block of the next linear call, which fills its own
-// ring with weights while this one ends and the small kernels between the two run: the memory does not wait for them.
+// tokens, through a ring in shared memory. It fills the ring with weights as soon as the block of the linear call before it
+// has left, while the small kernels between the two run.
 //   Loads     the ninth warp, boxes of the copy engine: [kGroups][rows of the pass][64 inputs] of the weight and as many
 //             inputs of the tokens; the first weights before the kernel that makes the tokens has ended
 //   Products  eight warps. kGroups = 8, few outputs: a warp takes 64 of a stage's 512 inputs, of all rows, and the sums of the
@@ -8,17 +8,21 @@
 //   Numerics  a row's bits depend on the row and the weight: tokens are the rows of the products, kGroups is chosen by the
 //             weight's size, the sums of the warps are added in their order
 //   Limit     2 N K bytes of weights, 4.3 TB/s
-//   Residency 288 threads of 64 to 72 registers and 100 KB: what runs between two linear calls should fit beside both, in 24 K
-//             registers a multiprocessor. Where it does not, a block goes beside its sibling elsewhere and the two take twice
-//             as long: with norms of 126 registers x 256 threads a model of 8 layers took 1.30 ms a token, 1.13 without
-//   Measured  (H200, us; four linear calls and six small kernels in a chain: 225.6 MB, limit 52.4; linear_decode_sm80 in turn)
+//   Residency a ring of more than half the shared memory, so that two blocks of a call never share a multiprocessor. With
+//             rings of 90 KB the next call's block lay beside this one's, but wherever a small kernel between them took
+//             its room it went beside its sibling elsewhere, which then took twice as long
+//   Measured  (H200) a decode step of a 4B model (Qwen3.5 shape, 8.41 GB, limit 1.96 ms), ms, 1 and 8 tokens, one run:
+//             rings of 90 KB 3.50, 3.51; of 118 KB 2.95, 3.57; of 150 KB 2.91, 3.45. linear_decode_sm80: 3.39, 4.89 (another
+//             day, older small kernels)
+//             Four linear calls and six small kernels in a chain, rings of 90 KB (us; 225.6 MB, limit 52.4; in turns):
 //               tokens                    1      8     16     32     64
 //               linear_decode_sm80     78.8  109.4  113.9  146.3  264.2
 //               this                   70.4   72.8   78.7   85.5  134.9
 //             N x K, alone, 1 and 8 tokens (limit):  12,352 x 2,560 (14.7) 17.2, 17.7;  2,560 x 4,096 (4.9) 7.3, 7.3;
 //             18,432 x 2,560 (21.9) 24.1, 24.9;  2,560 x 9,216 (11.0) 13.2, 13.5;  248,320 x 2,560 (296) 298, 303
-//   Tried     1 KB copies without boxes: 2.4 TB/s; tokens by ordinary loads: 26 us for 12,352 outputs of 8 tokens; rings of
-//             40, 60, 75 KB: 0 to 15 % slower; two or three stages before the tokens: the same; weights without leave_first(): 4 %
+//   Tried     1 KB copies without boxes: 2.4 TB/s; tokens by ordinary loads: 26 us for 12,352 outputs of 8 tokens; the last
+//             warp brings the next call's first 118 or 150 KB a block into L2: 2 to 4 % slower; its own next boxes too: 6 %
+//             slower; weights without leave_first(): 4 % slower
 #pragma once
 
 #include "backends/cuda/linear_args_sm80.cuh"
@@ -26,12 +30,22 @@
 
 namespace cairn::gpu::sm90 {
 
-inline constexpr int kLinearWarps = 8, kLinearThreads = (kLinearWarps + 1) * 32, kLinearMostStages = 8;
+inline constexpr int kLinearWarps = 8, kLinearThreads = (kLinearWarps + 1) * 32, kLinearMostStages = 10;
+
+/// A weight in boxes of [groups][pass_rows][64 inputs] (encode_row_slabs), and how blocks take them.
+struct LinearBoxes {
+  CUtensorMap rows;
+  int out_dim, pass_rows, slabs;
+
+  /// The first row of a block; of the block behind the last: the number of rows.
+  __device__ int first_row(unsigned block) const { return static_cast<int>(std::int64_t{out_dim} * block / gridDim.x); }
+};
 
 struct LinearDecodeArgs {
-  CUtensorMap weight, tokens;  ///< see encode_row_slabs
+  LinearBoxes weight;
+  CUtensorMap tokens;
   LinearBf16Args call;
-  int pass_rows, box_tokens;   ///< of a box
+  int box_tokens;
   int stages, stage_bytes, token_bytes;  ///< where a stage's tokens begin: behind its weights
 };
 
@@ -40,35 +54,35 @@ template <int kInputGroups, int kTokenTiles>
 struct LinearDecodeForm {
   static constexpr int kTiles = kInputGroups == 1 ? 3 : 4, kRowGroups = kLinearWarps / kInputGroups;
   static constexpr int kMostRows = kTiles * 8 * kRowGroups, kTokens = kTokenTiles * 8;
-  static constexpr int kRingBytes = (kTokenTiles <= 2 ? 90 : 190) * 1024;  ///< two blocks of few tokens lie side by side
+  static constexpr int kRingBytes = (kTokenTiles <= 2 ? 150 : 194) * 1024;
   static constexpr int kSumTokens = kTokenTiles == 1 ? 8 : 16;  ///< whose sums leave together
-  struct Shared {
-    unsigned char ring[kRingBytes];
+  struct Shared {  ///< behind the ring
     float sums[kInputGroups][kMostRows][kSumTokens + 1];
     std::uint64_t full[kLinearMostStages], empty[kLinearMostStages];
   };
 };
 
-/// The rows of a block, and in how many passes it takes them.
+/// The rows of this block, and in how many passes it takes them.
 struct LinearRows {
   int first, count, passes;
-  __device__ explicit LinearRows(const LinearDecodeArgs& args) {
-    const auto place = [&](unsigned block) { return static_cast<int>(std::int64_t{args.call.out_dim} * block / gridDim.x); };
-    first = place(blockIdx.x), count = place(blockIdx.x + 1) - first, passes = (count + args.pass_rows - 1) / args.pass_rows;
-  }
+  __device__ explicit LinearRows(const LinearBoxes& weight)
+      : first(weight.first_row(blockIdx.x)),
+        count(weight.first_row(blockIdx.x + 1) - first),
+        passes((count + weight.pass_rows - 1) / weight.pass_rows) {}
 };
 
 /// One thread: fills the ring.
 template <int kInputGroups, class Shared>
-__device__ __forceinline__ void fill_ring(const LinearDecodeArgs& args, const LinearRows& rows, int first_token, int slabs,
-                                          Shared& shared) {
-  const int bytes = (args.pass_rows + args.box_tokens) * kInputGroups * 128, steps = rows.passes * slabs;
-  const std::uint32_t ring = shared_address(shared.ring);
+__device__ __forceinline__ void fill_ring(const LinearDecodeArgs& args, const LinearRows& rows, int first_token,
+                                          std::uint32_t ring, Shared& shared) {
+  const LinearBoxes& weight = args.weight;
+  const int slabs = weight.slabs, steps = rows.passes * slabs;
+  const int bytes = (weight.pass_rows + args.box_tokens) * kInputGroups * 128;
   const std::uint64_t once = leave_first();
   const auto load_weights = [&](int stage, int pass, int slab) {
     const std::uint32_t full = shared_address(&shared.full[stage]);
     barrier_expect(full, bytes);
-    load_slab(ring + stage * args.stage_bytes, &args.weight, rows.first + pass * args.pass_rows, slab * kInputGroups, full, once);
+    load_slab(ring + stage * args.stage_bytes, &weight.rows, rows.first + pass * weight.pass_rows, slab * kInputGroups, full, once);
   };
   const auto load_tokens = [&](int stage, int slab) {
     load_slab(ring + stage * args.stage_bytes + args.token_bytes, &args.tokens, first_token, slab * kInputGroups,
@@ -92,18 +106,20 @@ __device__ __forceinline__ void fill_ring(const LinearDecodeArgs& args, const Li
   }
 }
 
+/// With few tokens it leaves registers for the small kernels that run beside it.
 template <int kInputGroups, int kTokenTiles>
 __global__ void __launch_bounds__(kLinearThreads, kTokenTiles == 1 ? 3 : kTokenTiles == 2 ? 2 : 1)
     linear_decode_sm90_kernel(const __grid_constant__ LinearDecodeArgs launched) {
   using Form = LinearDecodeForm<kInputGroups, kTokenTiles>;
   constexpr int kPairs = (kTokenTiles + 1) / 2, kTiles = Form::kTiles;
   const std::uint32_t dynamic = shared_address(dynamic_shared()), ring = (dynamic + 1023) / 1024 * 1024;
-  auto& shared = *reinterpret_cast<typename Form::Shared*>(dynamic_shared() + (ring - dynamic));
+  unsigned char* behind_ring = dynamic_shared() + (ring - dynamic) + launched.stages * launched.stage_bytes;
+  auto& shared = *reinterpret_cast<typename Form::Shared*>(behind_ring);
   let_next_kernel_start();
   const LinearBf16Args& args = launched.call;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const LinearRows rows(launched);
-  const int slabs = (args.in_dim + kInputGroups * 64 - 1) / (kInputGroups * 64);
+  const LinearRows rows(launched.weight);
+  const int pass_rows = launched.weight.pass_rows, slabs = launched.weight.slabs;
   const int first_token = static_cast<int>(blockIdx.y) * Form::kTokens;
   if (threadIdx.x == kLinearWarps * 32) {
     for (int i = 0; i < launched.stages; ++i) {
@@ -114,7 +130,7 @@ __global__ void __launch_bounds__(kLinearThreads, kTokenTiles == 1 ? 3 : kTokenT
   }
   __syncthreads();
   if (warp == kLinearWarps) {
-    if (lane == 0) fill_ring<kInputGroups>(launched, rows, first_token, slabs, shared);
+    if (lane == 0) fill_ring<kInputGroups>(launched, rows, first_token, ring, shared);
     return wait_for_previous_kernel();
   }
 
@@ -124,7 +140,7 @@ __global__ void __launch_bounds__(kLinearThreads, kTokenTiles == 1 ? 3 : kTokenT
 #pragma unroll
   for (int r = 0; r < kTiles; ++r) {
     const int row = (first_tile + r * Form::kRowGroups) * 8 + mine;
-    weight_place[r] = ring + swizzled(group * launched.pass_rows + min(row, launched.pass_rows - 1), lane % 4);
+    weight_place[r] = ring + swizzled(group * pass_rows + min(row, pass_rows - 1), lane % 4);
   }
 #pragma unroll
   for (int t = 0; t < kTokenTiles; ++t) {
@@ -138,7 +154,7 @@ __global__ void __launch_bounds__(kLinearThreads, kTokenTiles == 1 ? 3 : kTokenT
   const int thread = static_cast<int>(threadIdx.x);
   float before = 0;
   const auto begin_pass = [&](int pass) {
-    row = rows.first + pass * launched.pass_rows, count = min(launched.pass_rows, rows.first + rows.count - row);
+    row = rows.first + pass * pass_rows, count = min(pass_rows, rows.first + rows.count - row);
 #pragma unroll
     for (int i = 0; i < kPairs * kTiles * 4; ++i) sums[i / 4 / kTiles][i / 4 % kTiles][i % 4] = 0;
     if (kInputGroups > 1 && kTokenTiles == 1 && thread < count * 8) {
