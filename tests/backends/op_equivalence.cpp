@@ -192,7 +192,7 @@ TEST_CASE("every backend's prefill equals the reference") {
   });
 }
 
-TEST_CASE("every backend's decode, token by token, equals the reference's prefill") {
+TEST_CASE("every backend's decode token by token equals the reference's prefill") {
   for_every_case(Claim::kDecode, [](const Subject& subject, const NamedOp& op, const OpCase& c) {
     const Outcome got = read(subject, c, token_by_token(c.lengths), Phase::kDecode);
 
@@ -202,7 +202,7 @@ TEST_CASE("every backend's decode, token by token, equals the reference's prefil
   });
 }
 
-TEST_CASE("a batch gives each sequence the bits that it has alone, in any slot") {
+TEST_CASE("a batch gives each sequence in any slot the bits that it has alone") {
   for_every_case(Claim::kBatch, [](const Subject& subject, const NamedOp&, const OpCase& c) {
     const Outcome batch = read(subject, c, all_at_once(c.lengths), Phase::kPrefill);
 
