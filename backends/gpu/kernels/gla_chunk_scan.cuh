@@ -12,7 +12,7 @@
 //             multiprocessor with two stages each 3,254, in turns 3,535; four stages with two groups that copy 3,552
 #pragma once
 
-#include "backends/gpu/kernels/delta_chunk_scan.cuh"
+#include "backends/gpu/kernels/delta_chunk_walk.cuh"
 
 namespace cairn::gpu {
 
