@@ -1,4 +1,4 @@
-// What the two kernels of the sm_90a GDN prefill share: sizes, arguments, where a chunk lies.
+// What the kernels of the sm_90a GDN prefill share (gdn_intra, gdn_scan, gdn_heads): sizes, arguments, where a chunk lies.
 #pragma once
 
 #include "backends/cuda/gdn_fragments_sm90.cuh"

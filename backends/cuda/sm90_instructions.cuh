@@ -278,14 +278,6 @@ __device__ __forceinline__ void multiply_64x128_rows(float (&d)[64], const std::
       : CAIRN_D64(d)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
-/// d[64 x 64] (+)= a[16 x 64]^T b[64 x 16]^T, both from shared memory, a contiguous along its 64 columns.
-__device__ __forceinline__ void multiply_columns_64x64(float (&d)[32], std::uint64_t a, std::uint64_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %34, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " CAIRN_NAMES32 ", %32, %33, add, 1, 1, 1, 0;\n}"
-      : CAIRN_D32(d)
-      : "l"(a), "l"(b), "r"(add));
-}
 
 /// d[16 x 8] += a[16 x 8] b[8 x 8] of one warp, tf32 operands, f32 sums.
 __device__ __forceinline__ void multiply_16x8_tf32(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {

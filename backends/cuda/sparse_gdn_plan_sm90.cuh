@@ -12,12 +12,12 @@ inline constexpr int kDecayBytes = kChunk * 4, kSnapshotBytes = 4 * kTileBytes;
 
 /// Intermediate tensors. Chunks of all sequences lie one after another.
 struct SparseWork {
-  uint4*
-      inverse;  ///< [chunk, HV, 7, 32 lanes]: blocks 00 10 11 21 22 32 33 of T' = inverse diag(beta), bf16, each a left
-                ///< operand of 16 x 16
+  /// [chunk, HV, 7, 32 lanes]: blocks 00 10 11 21 22 32 33 of T' = inverse diag(beta), bf16, each a left operand of
+  /// 16 x 16.
+  uint4* inverse;
   float* decay;  ///< [chunk, HV, 64]: inclusive cumulative log2-decay
-  unsigned char*
-      snapshots;   ///< [place, heads of a group]: S^T [128 columns x 128 rows] bf16 as 2 x 2 tiles, key halves outside
+  /// [place, heads of a group]: S^T [128 columns x 128 rows] bf16 as 2 x 2 tiles, key halves outside.
+  unsigned char* snapshots;
   int* progress;   ///< [sequence, HV, 2 halves, 2]: stored U' of events; stored states, the initial one first
   int* next_item;  ///< [1]
 };

@@ -1,0 +1,329 @@
+// sparse_gdn_event_roles: the block of sparse_gdn_events, and the work of the warps beside its chain: what the events are
+// and the loads (warp 4), T' as a tile and the factors (5), the stores of U' (6) and of states (7).
+#pragma once
+
+#include "backends/cuda/sparse_gdn_plan_sm90.cuh"
+
+namespace cairn::gpu::sm90::sparse {
+
+inline constexpr int kEventThreads = 256, kEventStages = 4, kDeltaTiles = 4, kStateTiles = 2;
+inline constexpr int kPublishEvery = 8;   ///< events: a release costs the storing warp about as much as an event
+inline constexpr int kPublishBehind = 4;  ///< events whose stores may be on their way when others are published
+inline constexpr int kFetchAhead = 8;     ///< events between the one that is queued and the one on its way to L2
+
+/// The walk, and the walks without one of its savings, so that a benchmark can show what that is worth.
+enum Walk : int {
+  kEventRows,       ///< reads rows of events, stores the states that are read
+  kVisitAllChunks,  ///< tests the mask of every chunk instead
+  kStoreAllStates   ///< stores the entry state of every pair of chunks, at place 1 + pair
+};
+
+struct EventInfo {
+  int chunk;       ///< of all sequences
+  int row, count;  ///< its tokens
+  float gap;       ///< log2-decay between the event before and this one
+  int snapshot;    ///< -1: the state after this event is not read
+};
+
+/// What the chain needs of an event beside the tiles, by the preparing warp.
+struct EventFactors {
+  float before[kChunk];  ///< 2^(g + d)
+  float after[kChunk];   ///< 2^(gamma - g)
+  float whole;           ///< 2^(gamma + d)
+};
+
+struct EventStage {
+  unsigned char k[2 * kTileBytes], v[kTileBytes];
+  unsigned char transform[kTileBytes];  ///< T' [64 x 64]
+  uint4 inverse[kInverseBlocks * 32];
+  float decay[kChunk];
+  EventFactors factors;
+  EventInfo info;
+  unsigned char unused[5120 - kInverseBytes - kDecayBytes - sizeof(EventInfo) - sizeof(EventFactors)];
+};
+static_assert(sizeof(EventStage) % 1024 == 0, "tiles are 1024-aligned");
+
+struct EventShared {
+  EventStage stages[kEventStages];
+  unsigned char u[kDeltaTiles][kTileBytes];          ///< U' [64 tokens x 64 columns]
+  unsigned char state[kStateTiles][2 * kTileBytes];  ///< S^T [64 columns x 128]
+  std::uint64_t full[kEventStages], ready[kEventStages], empty[kEventStages], u_ready[kDeltaTiles], u_free[kDeltaTiles],
+      state_ready[kStateTiles], state_free[kStateTiles];
+};
+static_assert(sizeof(EventShared) <= 232448, "one block for each multiprocessor");
+
+/// What a block walks.
+struct EventPlace {
+  int sequence, group, head, half;
+  int first_event, events;  ///< of the sequence's rows
+  int begin, chunks;        ///< of all sequences
+  std::int64_t first_snapshot;
+};
+
+__device__ __forceinline__ EventPlace event_place(const SparsePrefillArgs& a, const SparseSelection& s, int sequence,
+                                                  int row, int head_in_group, int half) {
+  EventPlace place;
+  place.sequence = sequence, place.half = half;
+  place.begin = a.select.chunk_begin[sequence];
+  place.chunks = a.select.chunk_begin[sequence + 1] - place.begin;
+  if (place.chunks == 0) return place;
+  place.group = s.row_group[row];
+  place.head = place.group * a.per_group() + head_in_group;
+  place.first_event = s.row_ptr[row];
+  place.events =
+      __shfl_sync(0xffffffffu, s.row_ptr[row + 1] - place.first_event, 0);  // known to be the same for a warp
+  place.first_snapshot =
+      static_cast<std::int64_t>(a.snapshot_begin[sequence] + s.first_snapshot[place.group]) * a.per_group() +
+      head_in_group;
+  return place;
+}
+
+/// Log2-decay of the head over chunks [from, to) of the sequence, in order.
+__device__ __forceinline__ float sum_gap(const SparsePrefillArgs& a, const EventPlace& place, int from, int to) {
+  const float* gamma = a.select.s.gamma + static_cast<std::int64_t>(place.begin) * a.value_heads + place.head;
+  float gap = 0;
+  for (int c = from; c < to; ++c) gap += gamma[static_cast<std::int64_t>(c) * a.value_heads];
+  return gap;
+}
+
+// ---------------------------------------------------------------- warp 4
+
+__device__ __forceinline__ void load_event(const SparsePrefillArgs& a, const EventPlace& place, const EventInfo& info,
+                                           EventStage& stage, std::uint32_t full) {
+  stage.info = info;
+  barrier_expect(full, 3 * kTileBytes + kInverseBytes + kDecayBytes);
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    load_tile(shared_address(stage.k) + i * kTileBytes, &a.k, place.group * kDim + 64 * i, info.row, full);
+  load_tile(shared_address(stage.v), &a.v, place.head * kDim + 64 * place.half, info.row, full);
+  const std::int64_t cell = static_cast<std::int64_t>(info.chunk) * a.value_heads + place.head;
+  load_bytes(shared_address(stage.inverse), a.work.inverse + cell * kInverseBlocks * 32, kInverseBytes, full);
+  load_bytes(shared_address(stage.decay), a.work.decay + cell * kChunk, kDecayBytes, full);
+}
+
+/// The same on its way to L2.
+__device__ __forceinline__ void fetch_event(const SparsePrefillArgs& a, const EventPlace& place,
+                                            const EventInfo& info) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) fetch_tile(&a.k, place.group * kDim + 64 * i, info.row);
+  fetch_tile(&a.v, place.head * kDim + 64 * place.half, info.row);
+  const std::int64_t cell = static_cast<std::int64_t>(info.chunk) * a.value_heads + place.head;
+  fetch_bytes(a.work.inverse + cell * kInverseBlocks * 32, kInverseBytes);
+  fetch_bytes(a.work.decay + cell * kChunk, kDecayBytes);
+}
+
+/// An event as a lane finds it in the row.
+__device__ __forceinline__ EventInfo find_event(const SparsePrefillArgs& a, const SparseSelection& s,
+                                                const EventPlace& place, int event) {
+  if (event >= place.events) return {};
+  const std::int32_t* chunks = s.event_chunk + place.first_event;
+  const int chunk = chunks[event], before = event > 0 ? chunks[event - 1] : -1;
+  const ChunkRows rows = chunk_rows(a, place.sequence, place.begin + chunk);
+  return {place.begin + chunk, rows.first, rows.count, sum_gap(a, place, before + 1, chunk),
+          s.event_snapshot[place.first_event + event]};
+}
+
+/// The lane's chunk of 32 if it is an event, else nothing; `gap` runs from call to call.
+__device__ __forceinline__ EventInfo test_chunk(const SparsePrefillArgs& a, const SparseSelection& s,
+                                                const EventPlace& place, int base, int lane, unsigned* events,
+                                                float* gap, int* walked) {
+  const int chunk = base + lane;
+  const bool is_inside = chunk < place.chunks;
+  const bool is_event = is_inside && s.mask[static_cast<std::int64_t>(place.group) * place.chunks + chunk] != 0;
+  const float gamma =
+      is_inside ? a.select.s.gamma[static_cast<std::int64_t>(place.begin + chunk) * a.value_heads + place.head] : 0.0f;
+  *events = __ballot_sync(0xffffffffu, is_event);
+  EventInfo info = {};
+  for (int i = 0; i < 32; ++i) {
+    const float next = __shfl_sync(0xffffffffu, gamma, i);
+    if (i == lane) info.gap = *gap;
+    *gap = *events >> i & 1 ? 0.0f : *gap + next;
+  }
+  const ChunkRows rows = chunk_rows(a, place.sequence, place.begin + (is_inside ? chunk : 0));
+  info.chunk = place.begin + chunk, info.row = rows.first, info.count = rows.count;
+  if (is_event) info.snapshot = s.event_snapshot[place.first_event + *walked + __popc(*events & ((1u << lane) - 1))];
+  *walked += __popc(*events);
+  return info;
+}
+
+/// 32 events at a time: a lane looks one up and sums the gap before it, then lane 0 queues their loads.
+template <Walk kWalk>
+__device__ __forceinline__ void load_events(const SparsePrefillArgs& a, const SparseSelection& s,
+                                            const EventPlace& place, EventShared& shared, int lane) {
+  int stage = 0, parity = 1;  // the first round of a stage waits for nothing
+  const int end = kWalk == kVisitAllChunks ? place.chunks : place.events;
+  float gap = 0;
+  int walked = 0;
+  for (int base = 0; base < end; base += 32) {
+    unsigned events = end - base < 32 ? (1u << (end - base)) - 1 : 0xffffffffu;
+    const EventInfo info = kWalk == kVisitAllChunks ? test_chunk(a, s, place, base, lane, &events, &gap, &walked)
+                                                    : find_event(a, s, place, base + lane);
+    if (lane < kFetchAhead && (events >> lane & 1)) fetch_event(a, place, info);
+    __syncwarp();
+    for (; events; events &= events - 1) {
+      const int j = __ffs(static_cast<int>(events)) - 1;
+      if (lane == j + kFetchAhead && (events >> lane & 1)) fetch_event(a, place, info);
+      const EventInfo now = {__shfl_sync(0xffffffffu, info.chunk, j), __shfl_sync(0xffffffffu, info.row, j),
+                             __shfl_sync(0xffffffffu, info.count, j), __shfl_sync(0xffffffffu, info.gap, j),
+                             kWalk == kStoreAllStates ? 0 : __shfl_sync(0xffffffffu, info.snapshot, j)};
+      if (lane == 0) {
+        barrier_wait(shared_address(&shared.empty[stage]), parity);
+        load_event(a, place, now, shared.stages[stage], shared_address(&shared.full[stage]));
+      }
+      __syncwarp();
+      if (++stage == kEventStages) stage = 0, parity ^= 1;
+    }
+  }
+}
+
+// ---------------------------------------------------------------- warp 6
+
+__device__ __forceinline__ void store_state(const SparsePrefillArgs& a, const EventPlace& place,
+                                            const unsigned char* state, int snapshot) {
+  unsigned char* to = a.work.snapshots +
+                      (place.first_snapshot + static_cast<std::int64_t>(snapshot + 1) * a.per_group()) * kSnapshotBytes;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    store_bytes(to + (2 * i + place.half) * kTileBytes, shared_address(state) + i * kTileBytes, kTileBytes);
+  }
+}
+
+/// The same state for every pair that enters between this event (-1: the start) and the next one.
+__device__ __forceinline__ void store_state_of_pairs(const SparsePrefillArgs& a, const SparseSelection& s,
+                                                     const EventPlace& place, const unsigned char* state, int event) {
+  const std::int32_t* chunks = s.event_chunk + place.first_event;
+  const int from = event < 0 ? 0 : chunks[event] / 2 + 1,
+            last = event + 1 < place.events ? chunks[event + 1] : place.chunks - 1;
+  for (int pair = from; 2 * pair <= last; ++pair) store_state(a, place, state, pair);
+}
+
+/// U' of a short chunk: the rows after it are another sequence's.
+__device__ __forceinline__ void store_rows(const SparsePrefillArgs& a, const EventPlace& place,
+                                           const unsigned char* tile, int row, int count, int lane) {
+  unsigned short* to = a.out_rows + row * a.out_stride + place.head * kDim + 64 * place.half + 8 * (lane % 8);
+  for (int t = lane / 8; t < count; t += 4)
+    store_global_16(to + t * a.out_stride, load_shared_16(shared_address(tile) + swizzled(t, lane % 8)));
+}
+
+__device__ __forceinline__ int* walk_progress(const SparsePrefillArgs& a, const EventPlace& place, int kind) {
+  return a.work.progress +
+         ((static_cast<std::int64_t>(place.sequence) * a.value_heads + place.head) * 2 + place.half) * 2 + kind;
+}
+
+/// U' of every event. A tile is free once the next event's store has been queued and its own has been read. What is
+/// published lies kPublishBehind events back: those are written already.
+__device__ __forceinline__ void store_deltas(const SparsePrefillArgs& a, const SparseSelection& s,
+                                             const EventPlace& place, EventShared& shared, int lane) {
+  int* progress = walk_progress(a, place, 0);
+  int my_chunk = 0;
+  for (int event = 0; event < place.events; ++event) {
+    if (event % 32 == 0 && event + lane < place.events) my_chunk = s.event_chunk[place.first_event + event + lane];
+    const ChunkRows rows = chunk_rows(a, place.sequence, place.begin + __shfl_sync(0xffffffffu, my_chunk, event % 32));
+    const unsigned char* tile = shared.u[event % kDeltaTiles];
+    barrier_wait(shared_address(&shared.u_ready[event % kDeltaTiles]), event / kDeltaTiles & 1);
+    if (rows.count < kChunk) store_rows(a, place, tile, rows.first, rows.count, lane);
+    __syncwarp();
+    if (lane == 0) {
+      if (rows.count == kChunk) {
+        fence_engines();  // the chain stored with ordinary stores
+        store_tile(&a.out, place.head * kDim + 64 * place.half, rows.first, shared_address(tile));
+      }
+      stores_commit();
+      stores_wait_read<1>();
+      if (event > 0) barrier_arrive(shared_address(&shared.u_free[(event - 1) % kDeltaTiles]));
+      if (event % kPublishEvery == kPublishEvery - 1) {
+        stores_wait<kPublishBehind>();
+        publish(progress, event + 1 - kPublishBehind);
+      }
+    }
+    __syncwarp();
+  }
+  if (lane == 0) {
+    stores_wait<0>();
+    publish(progress, place.events);
+  }
+}
+
+// ---------------------------------------------------------------- warp 7
+
+/// The initial state, then those after events that are read.
+template <Walk kWalk>
+__device__ __forceinline__ void store_states(const SparsePrefillArgs& a, const SparseSelection& s,
+                                             const EventPlace& place, EventShared& shared, int lane) {
+  int* progress = walk_progress(a, place, 1);
+  int states = 0;
+  const auto store = [&](int event, int snapshot) {  // by lane 0
+    const int tile = states % kStateTiles;
+    barrier_wait(shared_address(&shared.state_ready[tile]), states / kStateTiles & 1);
+    fence_engines();
+    if (kWalk == kStoreAllStates) {
+      store_state_of_pairs(a, s, place, shared.state[tile], event);
+    } else {
+      store_state(a, place, shared.state[tile], snapshot);
+    }
+    stores_commit();
+    stores_wait_read<0>();
+    barrier_arrive(shared_address(&shared.state_free[tile]));
+    ++states;
+    if (states % (kPublishEvery / 2) == 0) {
+      stores_wait<kPublishBehind / 2>();
+      publish(progress, states - kPublishBehind / 2);
+    }
+  };
+  if (lane == 0) store(-1, -1);
+  for (int base = 0; base < place.events; base += 32) {
+    const int mine = base + lane;
+    int snapshot = mine < place.events ? s.event_snapshot[place.first_event + mine] : -1;
+    if (kWalk == kStoreAllStates) snapshot = mine < place.events ? mine : -1;
+    for (unsigned read = __ballot_sync(0xffffffffu, snapshot >= 0); read; read &= read - 1) {
+      const int j = __ffs(static_cast<int>(read)) - 1, place_of_state = __shfl_sync(0xffffffffu, snapshot, j);
+      if (lane == 0) store(base + j, place_of_state);
+      __syncwarp();
+    }
+  }
+  if (lane == 0) {
+    stores_wait<0>();
+    publish(progress, states);
+  }
+}
+
+// ---------------------------------------------------------------- warp 5
+
+/// Rows from `count` on of k and v: a neighbour's numbers must not meet even a zero of ours.
+__device__ __forceinline__ void clear_short_event(EventStage& stage, int count, int lane) {
+  for (int i = lane; i < 3 * (kChunk - count) * 8; i += 32) {
+    const int tile = i % 3, row = count + i / 24, piece = i / 3 % 8;
+    *reinterpret_cast<uint4*>(stage.k + tile * kTileBytes + row * 128 + piece * 16) = make_uint4(0, 0, 0, 0);
+  }
+}
+
+/// T' as a tile and the factors of every event.
+__device__ __forceinline__ void prepare_events(const EventPlace& place, EventShared& shared, int lane) {
+  for (int event = 0; event < place.events; ++event) {
+    EventStage& stage = shared.stages[event % kEventStages];
+    barrier_wait(shared_address(&shared.full[event % kEventStages]), event / kEventStages & 1);
+    uint4 blocks[kInverseBlocks];
+#pragma unroll
+    for (int i = 0; i < kInverseBlocks; ++i) blocks[i] = stage.inverse[32 * i + lane];
+    const EventInfo info = stage.info;
+    const float gamma = stage.decay[kChunk - 1];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float g = stage.decay[lane + 32 * i];
+      stage.factors.before[lane + 32 * i] = exp2_fast(g + info.gap);
+      stage.factors.after[lane + 32 * i] = exp2_fast(gamma - g);
+    }
+    if (lane == 0) stage.factors.whole = exp2_fast(gamma + info.gap);
+#pragma unroll
+    for (int i = 0; i < kInverseBlocks; ++i) {  // block rows 0 1 1 2 2 3 3, block columns 0 0 1 1 2 2 3
+      const std::uint32_t words[4] = {blocks[i].x, blocks[i].y, blocks[i].z, blocks[i].w};
+      store_matrices(shared_address(stage.transform) + fragment_address((i + 1) / 2, lane, 2 * (i / 2)), words);
+    }
+    if (info.count < kChunk) clear_short_event(stage, info.count, lane);
+    fence_engines();
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared_address(&shared.ready[event % kEventStages]));
+  }
+}
+
+}  // namespace cairn::gpu::sm90::sparse
