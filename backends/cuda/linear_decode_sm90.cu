@@ -71,17 +71,7 @@ void run(BackendQueue* queue, const LinearArgs& args, void* scratch) {
   if (args.token_count == 0) return;
   const Launcher launcher(queue, "linear");
   LinearDecodeArgs decode = {};
-  decode.call = {static_cast<const std::uint16_t*>(args.in.data),
-                 static_cast<const std::uint16_t*>(weight.data),
-                 weight.bias,
-                 args.out.data,
-                 args.in.stride,
-                 args.out.stride,
-                 args.token_count,
-                 weight.out_dim,
-                 weight.in_dim,
-                 args.accumulate,
-                 args.out_dtype == DType::kF32};
+  decode.call = kernel_args_of(args);
   if (input_groups(weight) == 8) return launch<8>(launcher, args, decode);
   launch<1>(launcher, args, decode);
 }

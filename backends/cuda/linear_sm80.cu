@@ -21,13 +21,6 @@ bool takes(const LinearArgs& args) {
          is_aligned(args.in.data, args.in.stride) && is_aligned(weight.data, weight.in_dim);
 }
 
-LinearBf16Args kernel_args_of(const LinearArgs& args) {
-  const LinearWeight& weight = *args.weight;
-  return {static_cast<const std::uint16_t*>(args.in.data), static_cast<const std::uint16_t*>(weight.data), weight.bias,
-          args.out.data, args.in.stride, args.out.stride, args.token_count, weight.out_dim, weight.in_dim, args.accumulate,
-          args.out_dtype == DType::kF32};
-}
-
 unsigned blocks(int count, int each) { return static_cast<unsigned>((count + each - 1) / each); }
 
 void run(BackendQueue* queue, const LinearArgs& args, void* scratch) {
