@@ -142,9 +142,7 @@ Status get_last_logits(cairn_state* handle, float* logits, std::size_t* count) {
                          static_cast<long long>(held.state().position()));
   }
   CAIRN_TRY(check_room(logits, static_cast<std::size_t>(held.state().layout().vocab_size()), "logits", count));
-  CAIRN_TRY_ASSIGN(const std::vector<float> values, held.state().read_last_logits(held.queue()));
-  std::copy(values.begin(), values.end(), logits);
-  return {};
+  return held.state().read_last_logits(held.queue(), logits);
 }
 
 }  // namespace

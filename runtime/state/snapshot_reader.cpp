@@ -157,17 +157,8 @@ Status SnapshotReader::load(Queue& queue, State& state) {
     }
   }
   if (const SnapshotSection* section = find(What::kLogits, -1, -1)) {
-    std::vector<float> logits(static_cast<std::size_t>(contents_.vocab_size));
-    CAIRN_TRY(read_section(*section, [&](const std::byte* data, std::uint64_t offset, std::uint64_t size) -> Status {
-      std::memcpy(reinterpret_cast<std::byte*>(logits.data()) + offset, data, size);
-      return {};
-    }));
-    if (state.options_.keep_last_logits) {
-      CAIRN_TRY(queue.copy(state.last_logits_.data(), logits.data(), state.last_logits_.size_bytes(), CopyKind::kHostToDevice));
-      CAIRN_TRY(queue.synchronize());
-      state.has_last_logits_ = true;
-    }
-    secure_zero(logits.data(), logits.size() * sizeof(float));
+    state.has_last_logits_ = state.options_.keep_last_logits;
+    CAIRN_TRY(state.has_last_logits_ ? read_values(*section, queue, state.last_logits_.as<std::byte>()) : read_section(*section, nullptr));
   }
   state.position_ = contents_.position;
   state.has_sparse_prefill_ = contents_.has_sparse_prefill;

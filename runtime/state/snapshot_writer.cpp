@@ -121,8 +121,9 @@ Status SnapshotWriter::write_section(ContainerWriter& writer, const SnapshotSect
     case What::kValues: return write_values(writer, section);
     case What::kRows: return write_rows(writer, section);
     case What::kLogits: {
-      CAIRN_TRY_ASSIGN(std::vector<float> logits, state_->read_last_logits(*queue_));
-      const Status status = write_host(logits.data(), logits.size() * sizeof(float));
+      std::vector<float> logits(static_cast<std::size_t>(state_->layout().vocab_size()));
+      Status status = state_->read_last_logits(*queue_, logits.data());
+      if (status.ok()) status = write_host(logits.data(), logits.size() * sizeof(float));
       secure_zero(logits.data(), logits.size() * sizeof(float));
       return status;
     }

@@ -1,6 +1,7 @@
 #include "runtime/state/state.h"
 
 #include <algorithm>
+#include <cassert>
 #include <limits>
 #include <unordered_map>
 #include <unordered_set>
@@ -330,10 +331,12 @@ Result<Replay> State::rewind_to_checkpoint(Queue& queue, std::int64_t position) 
   Replay replay = journal_.replay_from(*checkpoint, position);
   CAIRN_TRY(queue.synchronize());
   if (is_valid_) {
+    if (has_last_logits_) {
+      CAIRN_TRY_ASSIGN(rewind_.last_logits, make_last_logits());
+    }
     CAIRN_TRY_ASSIGN(rewind_.before, take_checkpoint());
     CAIRN_TRY(capture(queue, *rewind_.before));
     if (has_last_logits_) {
-      CAIRN_TRY_ASSIGN(rewind_.last_logits, make_last_logits());
       CAIRN_TRY(queue.copy(rewind_.last_logits.data(), last_logits_.data(), last_logits_.size_bytes(), CopyKind::kDeviceToDevice));
       rewind_.has_last_logits = true;
     }
@@ -385,11 +388,10 @@ Status State::keep_last_logits(Queue& queue, const float* row) {
   return {};
 }
 
-Result<std::vector<float>> State::read_last_logits(Queue& queue) const {
-  std::vector<float> logits(has_last_logits_ ? last_logits_.size_bytes() / sizeof(float) : 0);
-  if (has_last_logits_) CAIRN_TRY(queue.copy(logits.data(), last_logits_.data(), last_logits_.size_bytes(), CopyKind::kDeviceToHost));
-  CAIRN_TRY(queue.synchronize());
-  return logits;
+Status State::read_last_logits(Queue& queue, float* logits) const {
+  assert(has_last_logits_);
+  CAIRN_TRY(queue.copy(logits, last_logits_.data(), last_logits_.size_bytes(), CopyKind::kDeviceToHost));
+  return queue.synchronize();
 }
 
 // ---------------------------------------------------------------- accounting

@@ -76,8 +76,8 @@ class State {
 
   /// Whether the logits after the last token are known.
   bool has_last_logits() const { return has_last_logits_; }
-  /// Those logits, [vocab]; none when not known. Waits for the queue.
-  Result<std::vector<float>> read_last_logits(Queue& queue) const;
+  /// Those logits, which must be known, to host memory [vocab]. Waits for the queue.
+  Status read_last_logits(Queue& queue, float* logits) const;
   /// Queues a copy of a device row [vocab], where the options ask for it.
   Status keep_last_logits(Queue& queue, const float* row);
   void forget_last_logits() { has_last_logits_ = false; }

@@ -13,12 +13,14 @@
 namespace cairn {
 namespace {
 
+/// None when not known.
 std::vector<float> last_logits(const State& state) {
+  if (!state.has_last_logits()) return {};
   auto queue = Queue::create(state.device());
   REQUIRE(queue.ok());
-  auto logits = state.read_last_logits(*queue.value());
-  REQUIRE(logits.ok());
-  return std::move(logits).value();
+  std::vector<float> logits(static_cast<std::size_t>(state.layout().vocab_size()));
+  REQUIRE(state.read_last_logits(*queue.value(), logits.data()).ok());
+  return logits;
 }
 
 struct Bench {
