@@ -16,6 +16,7 @@ constexpr int kDim = 24, kVocab = 48;
 const PlainNames kLinguaNames = {"tok_embeddings.weight", "norm.weight",     "output.weight",   "layers.",
                                  "attention_norm.weight", "ffn_norm.weight", "feed_forward.w1", "feed_forward.w3",
                                  "feed_forward.w2"};
+
 void add_biased(CheckpointBuilder& c, const std::string& name, int out) {
   c.matrix(name, out, kDim, 1.5);
   c.vector(name + ".bias", out, 0, 0.3);

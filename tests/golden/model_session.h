@@ -40,7 +40,7 @@ class ModelSession {
   cairn_stream* stream_ = nullptr;
   cairn_state* state_ = nullptr;
   std::size_t vocab_ = 0;
-  std::int64_t capacity_tokens_ = 1024;
+  std::int64_t capacity_tokens_ = 1024;  ///< prefill() sets it; a session that only restores has this
 };
 
 }  // namespace cairn::test
