@@ -117,8 +117,11 @@ std::vector<OpCase> linear_cases() {
                                {"bf16, output in f32", 24, 64, DType::kBF16, false, false, 32, {1, 70}, true},
                                {"bf16, inputs past the tiles, bias", 200, 328, DType::kBF16, true, false, 32, {1, 33, 260}},
                                {"bf16, out_dim odd, accumulate", 133, 136, DType::kBF16, true, true, 32, {65, 100}},
-                               {"bf16, rows of several passes, accumulate", 2707, 136, DType::kBF16, true, true, 32, {1, 2, 20}},
-                               {"bf16, inputs of several stages", 150, 1544, DType::kBF16, true, false, 32, {1, 9, 40}},
+                               // Rings of stages and the forms of 9, 17, 33 tokens and more: a decode has one of each sequence.
+                               {"bf16, several passes, accumulate", 25400, 128, DType::kBF16, true, true, 32, {1, 2}},
+                               {"bf16, 9 at once, inputs past a ring", 150, 5696, DType::kBF16, true, false, 32, Lengths(9, 1)},
+                               {"bf16, 17 at once, many outputs", 4300, 704, DType::kBF16, true, true, 32, Lengths(17, 1)},
+                               {"bf16, 70 at once", 133, 1088, DType::kBF16, false, true, 32, Lengths(70, 1)},
                                {"i8, tiles", 136, 272, DType::kI8, true, false, 32, {1, 9, 130}},
                                {"i8, accumulate", 72, 144, DType::kI8, false, true, 32, {17, 70}},
                                {"i4, groups of 32, tiles", 200, 320, DType::kI4, true, false, 32, {1, 9, 130}},
