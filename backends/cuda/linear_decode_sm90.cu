@@ -17,6 +17,8 @@ Op<LinearArgs> replaced_linear;
 
 /// 32 for each of 132 multiprocessors. A constant: a weight's bits shall not depend on the chip.
 constexpr int kFewOutputs = 4224;
+/// More than half of a multiprocessor's 228 KB: two blocks do not meet there, however few stages a block has.
+constexpr int kAloneBytes = 116 * 1024;
 
 bool takes(const LinearWeight& weight) {
   return weight.dtype == DType::kBF16 && weight.in_dim % 64 == 0 && weight.in_dim > 0 && weight.out_dim > 0 &&
@@ -49,9 +51,10 @@ void launch_form(const Launcher& launcher, const LinearArgs& call, LinearDecodeA
   args.token_bytes = divide_up(args.weight.pass_rows * kInputGroups * 128, 1024) * 1024;
   args.stage_bytes = args.token_bytes + divide_up(args.box_tokens * kInputGroups * 128, 1024) * 1024;
   args.stages = std::min(Form::kRingBytes / args.stage_bytes, kLinearMostStages);
+  const int shared_bytes = 1024 + args.stages * args.stage_bytes + static_cast<int>(sizeof(typename Form::Shared));
   launcher.early(linear_decode_sm90_kernel<kInputGroups, kTokenTiles>,
                  dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(divide_up(call.token_count, Form::kTokens))),
-                 dim3(kLinearThreads), 1024 + args.stages * args.stage_bytes + sizeof(typename Form::Shared), args);
+                 dim3(kLinearThreads), static_cast<std::size_t>(std::max(shared_bytes, kAloneBytes)), args);
 }
 
 template <int kInputGroups>

@@ -8,7 +8,7 @@
 //   Numerics  a row's bits depend on the row and the weight: tokens are the rows of the products, kGroups is chosen by the
 //             weight's size, the sums of the warps are added in their order
 //   Limit     2 N K bytes of weights, 4.3 TB/s
-//   Residency a ring of more than half the shared memory, so that two blocks of a call never share a multiprocessor. With
+//   Residency more than half the shared memory, so that two blocks of a call never share a multiprocessor. With
 //             rings of 90 KB the next call's block lay beside this one's, but wherever a small kernel between them took
 //             its room it went beside its sibling elsewhere, which then took twice as long
 //   Measured  (H200) a decode step of a 4B model (Qwen3.5 shape, 8.41 GB, limit 1.96 ms), ms, 1 and 8 tokens, one run:
