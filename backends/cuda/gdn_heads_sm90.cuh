@@ -74,16 +74,13 @@ struct RingPlace {
   }
 };
 
-/// Rows past the end of a sequence belong to its neighbour: its keys must not meet even a zero of ours. Each chain
-/// clears the keys for itself.
-__device__ __forceinline__ void clear_rows(unsigned char* k, unsigned char* v, int count, int thread) {
-  for (int i = thread; i < (kChunk - count) * 8; i += 128) {
-    const int at = (count + i / 8) * 128 + i % 8 * 16;
-    *reinterpret_cast<uint4*>(k + at) = make_uint4(0, 0, 0, 0);
-    *reinterpret_cast<uint4*>(k + kTileBytes + at) = make_uint4(0, 0, 0, 0);
-    *reinterpret_cast<uint4*>(v + at) = make_uint4(0, 0, 0, 0);
-  }
-  fence_engines();
+/// Of two groups of products, one a half: the second may still run when the first is asked for.
+__device__ __forceinline__ void wait_for_half(int half, float (&o)[32]) {
+  if (half == 0)
+    products_wait<1>();
+  else
+    products_wait<0>();
+  pin(o);
 }
 
 /// X^T = S^T K^T of 32 tokens: 8 products, committed.
@@ -200,7 +197,7 @@ __device__ __forceinline__ void run_half(const GdnPrefillArgs& a, const ScanPlac
     const int count = place.rows(chunk).count;
     barrier_wait(shared_address(&shared.chain_ring.full[at.index]), at.parity);
     if (count < kChunk) {
-      clear_rows(now.k, now.v[half], count, thread);
+      clear_rows(now.k, now.v[half], count, thread);  // each chain clears the keys for itself
       warpgroup_barrier(signal + kChainOnly);
     }
     const std::uint32_t k = shared_address(now.k), inverse = shared_address(now.inverse);
@@ -303,11 +300,7 @@ __device__ __forceinline__ void run_both_outputs(const GdnPrefillArgs& a, ScanPl
     const float factor0 = a.scale * factors[0], factor1 = a.scale * factors[8];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if (h == 0)
-        products_wait<1>();
-      else
-        products_wait<0>();
-      pin(o[h]);
+      wait_for_half(h, o[h]);
       pair_arrive(h * kHalfSignals + kStateFree);
       if (h == 1) {
         __syncwarp();  // all lanes have read
@@ -332,11 +325,7 @@ __device__ __forceinline__ void run_both_outputs(const GdnPrefillArgs& a, ScanPl
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if (h == 0)
-        products_wait<1>();
-      else
-        products_wait<0>();
-      pin(o[h]);
+      wait_for_half(h, o[h]);
       pair_arrive(h * kHalfSignals + kDeltasFree);
       if (h == 1) {
         __syncwarp();  // all lanes have read

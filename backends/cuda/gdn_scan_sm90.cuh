@@ -65,13 +65,14 @@ __device__ __forceinline__ void load_stage(const GdnPrefillArgs& a, const ScanPl
   if (factors) load_bytes(shared_address(factors), chunk_factors(a, place, chunk), kFactorBytes, full);
 }
 
-/// Rows past the end of a sequence belong to its neighbour: its keys must not meet even a zero of ours.
-__device__ __forceinline__ void clear_rows(ScanStage& stage, int count, int thread) {
+/// Rows past the end of a sequence belong to its neighbour: its keys must not meet even a zero of ours. k: two
+/// tiles; v: one. The threads of a warpgroup.
+__device__ __forceinline__ void clear_rows(unsigned char* k, unsigned char* v, int count, int thread) {
   for (int i = thread; i < (kChunk - count) * 8; i += 128) {
     const int at = (count + i / 8) * 128 + i % 8 * 16;
-    *reinterpret_cast<uint4*>(stage.k + at) = make_uint4(0, 0, 0, 0);
-    *reinterpret_cast<uint4*>(stage.k + kTileBytes + at) = make_uint4(0, 0, 0, 0);
-    *reinterpret_cast<uint4*>(stage.v + at) = make_uint4(0, 0, 0, 0);
+    *reinterpret_cast<uint4*>(k + at) = make_uint4(0, 0, 0, 0);
+    *reinterpret_cast<uint4*>(k + kTileBytes + at) = make_uint4(0, 0, 0, 0);
+    *reinterpret_cast<uint4*>(v + at) = make_uint4(0, 0, 0, 0);
   }
   fence_engines();
 }
@@ -193,7 +194,7 @@ __device__ __forceinline__ void run_chain(const GdnPrefillArgs& a, const ScanPla
     const int count = place.rows(chunk).count;
     barrier_wait(shared_address(&shared.full[stage]), parity);
     if (count < kChunk) {
-      clear_rows(now, count, thread);
+      clear_rows(now.k, now.v, count, thread);
       warpgroup_barrier(kChainOnly);
     }
     const std::uint32_t k = shared_address(now.k), v = shared_address(now.v), inverse = shared_address(now.inverse);
