@@ -28,6 +28,13 @@ inline void require(bool good, const char* what, const char* detail = "") {
   std::exit(1);
 }
 
+inline int failed_checks = 0;
+/// A check's last word; programs return 1 when one has failed.
+inline const char* verdict(bool good, const char* yes = "ok", const char* no = "BAD") {
+  failed_checks += good ? 0 : 1;
+  return good ? yes : no;
+}
+
 /// Loads the plug-in and opens its first device, with a stream of this program's.
 inline void open_plugin(const char* path) {
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);

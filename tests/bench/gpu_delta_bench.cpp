@@ -266,7 +266,7 @@ void check(const char* name, const Shape& s, const std::vector<int>& lengths, Ph
     if (!(st <= state)) state = st == st ? st : 1e9;
   }
   std::printf("check %-26s T %6zu: out %.2e state %.2e %s\n", name, tokens, out, state,
-              out < 1.2e-2 && state < 1.2e-2 ? "ok" : "BAD");
+              verdict(out < 1.2e-2 && state < 1.2e-2));
   std::fflush(stdout);
 }
 
@@ -339,5 +339,5 @@ int main(int argc, char** argv) {
       measure("gdn2", gdn2, static_cast<int>(floor[0]), 1, Phase::kDecode, floor[2]);
     }
   }
-  return 0;
+  return failed_checks ? 1 : 0;
 }

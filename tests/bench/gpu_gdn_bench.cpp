@@ -198,8 +198,22 @@ void check_case(const char* name, const Op<DeltaRuleArgs>& op, const Shape& s, c
   finish();
   const Errors e = compare(s, p, in, initial, heads);
   std::printf("check %-34s HK %d HV %d T %zu: out %.2e state %.2e %s\n", name, s.key_heads, s.value_heads, tokens, e.out, e.state,
-              e.out < 1.2e-2 && e.state < 1.2e-2 ? "ok" : "BAD");
+              verdict(e.out < 1.2e-2 && e.state < 1.2e-2));
   std::fflush(stdout);
+}
+
+/// Runs a batch, the same again, and one of its sequences alone: whether all outputs, and that sequence's states, are equal.
+/// Its outputs begin at `first` of the batch's, which are `size` numbers.
+bool same_bits(const Op<DeltaRuleArgs>& op, Problem& batch, Problem& again, Problem& alone, int sequence, std::size_t first,
+               std::size_t size, std::size_t alone_size, std::size_t state_size) {
+  void* scratch = batch.memory.take<char>(op.scratch_bytes(batch.args));
+  for (Problem* p : {&batch, &again, &alone}) run(op, p->args, scratch);
+  finish();
+  const auto a = download(static_cast<const std::uint16_t*>(batch.args.out.data), size);
+  const auto b = download(static_cast<const std::uint16_t*>(again.args.out.data), size);
+  const auto c = download(static_cast<const std::uint16_t*>(alone.args.out.data), alone_size);
+  const auto state = download(batch.states[sequence], state_size), state_alone = download(alone.states[0], state_size);
+  return a == b && std::equal(c.begin(), c.end(), a.begin() + static_cast<std::ptrdiff_t>(first)) && state == state_alone;
 }
 
 /// A sequence alone and as the third of a batch: the same bits; and twice in a row.
@@ -216,15 +230,9 @@ void check_bits(const Op<DeltaRuleArgs>& op, const Shape& s) {
   one.q = cut(in.q, s.key_heads * s.dim), one.k = cut(in.k, s.key_heads * s.dim), one.v = cut(in.v, s.value_heads * s.dim);
   one.g = cut(in.g, s.value_heads), one.beta = cut(in.beta, s.value_heads);
   build(alone, s, {1000}, one, initial, Phase::kPrefill);
-  void* scratch = batch.memory.take<char>(op.scratch_bytes(batch.args));
-  for (Problem* p : {&batch, &again, &alone}) run(op, p->args, scratch);
-  finish();
-  const auto a = download(static_cast<const std::uint16_t*>(batch.args.out.data), in.v.size());
-  const auto b = download(static_cast<const std::uint16_t*>(again.args.out.data), in.v.size());
-  const auto c = download(static_cast<const std::uint16_t*>(alone.args.out.data), one.v.size());
-  const auto sa = download(batch.states[2], initial.size()), sc = download(alone.states[0], initial.size());
-  const bool same = a == b && std::equal(c.begin(), c.end(), a.begin() + 137 * s.value_heads * s.dim) && sa == sc;
-  std::printf("check bits: batch against alone, and repeated: %s\n", same ? "equal" : "DIFFERENT");
+  const bool same = same_bits(op, batch, again, alone, 2, std::size_t{137} * s.value_heads * s.dim, in.v.size(), one.v.size(),
+                              initial.size());
+  std::printf("check bits: batch against alone, and repeated: %s\n", verdict(same, "equal", "DIFFERENT"));
 }
 
 /// A decode of many sequences, twice, and of the last of them alone: the same bits. Sizes take different forms of the
@@ -241,17 +249,10 @@ void check_decode_bits(const Op<DeltaRuleArgs>& op, const Shape& s, int sequence
   build(batch, s, std::vector<int>(sequences, 1), in, initial, Phase::kDecode);
   build(again, s, std::vector<int>(sequences, 1), in, initial, Phase::kDecode);
   build(alone, s, {1}, one, initial, Phase::kDecode);
-  void* scratch = batch.memory.take<char>(op.scratch_bytes(batch.args));
-  for (Problem* p : {&batch, &again, &alone}) run(op, p->args, scratch);
-  finish();
-  const auto a = download(static_cast<const std::uint16_t*>(batch.args.out.data), in.v.size());
-  const auto b = download(static_cast<const std::uint16_t*>(again.args.out.data), in.v.size());
-  const auto c = download(static_cast<const std::uint16_t*>(alone.args.out.data), one.v.size());
-  const auto sa = download(batch.states[sequences - 1], initial.size()), sc = download(alone.states[0], initial.size());
-  const bool same =
-      a == b && std::equal(c.begin(), c.end(), a.end() - static_cast<std::ptrdiff_t>(c.size())) && sa == sc;
+  const bool same = same_bits(op, batch, again, alone, sequences - 1, in.v.size() - one.v.size(), in.v.size(), one.v.size(),
+                              initial.size());
   std::printf("check bits of a decode of %d: batch against alone, and repeated: %s\n", sequences,
-              same ? "equal" : "DIFFERENT");
+              verdict(same, "equal", "DIFFERENT"));
 }
 
 /// Median microseconds of one call, the problems in turn.
@@ -352,5 +353,5 @@ int main(int argc, char** argv) {
     check_case("profile one", ops.gdn, qwen, {8192}, Gates::kModel, Phase::kPrefill, {0});
     check_case("profile two", ops.gdn, qwen, {8192, 8192}, Gates::kModel, Phase::kPrefill, {0});
   }
-  return 0;
+  return failed_checks ? 1 : 0;
 }

@@ -181,7 +181,7 @@ void check(const Case& c) {
                                                     std::size_t{kDim} * kDim, [](float x) { return x; }));
   }
   std::printf("check %-26s HK %2d HV %2d T %6zu: out %.2e state %.2e %s\n", c.name, s.key_heads, s.value_heads, tokens,
-              out_error, state_error, out_error < kLimit && state_error < kLimit ? "ok" : "BAD");
+              out_error, state_error, verdict(out_error < kLimit && state_error < kLimit));
   std::fflush(stdout);
 }
 
@@ -206,8 +206,8 @@ void check_bits(const Shape& s) {
   const auto a = batch.out(), b = again.out(), c = alone.out();
   const bool repeated = a == b && batch.state(2) == again.state(2);
   const bool same = std::equal(c.begin(), c.end(), a.begin() + 137 * wide) && batch.state(2) == alone.state(0);
-  std::printf("check bits: batch against alone %s, repeated %s\n", same ? "equal" : "DIFFERENT",
-              repeated ? "equal" : "DIFFERENT");
+  std::printf("check bits: batch against alone %s, repeated %s\n", verdict(same, "equal", "DIFFERENT"),
+              verdict(repeated, "equal", "DIFFERENT"));
 }
 
 /// Median microseconds of one call of `op`, the problems in turn.
@@ -268,5 +268,5 @@ int main(int argc, char** argv) {
         time_prefill(qwen, base, sequences, length, SparsePolicy::kAdaptive);
     }
   }
-  return 0;
+  return failed_checks ? 1 : 0;
 }
