@@ -1,5 +1,5 @@
 #!/bin/sh
-# From a fresh Debian 12 or Ubuntu 24.04 machine to a memory that answers, in one command: sh samples/quickstart.sh
+# From a fresh Debian 12 machine to a memory that answers, in one command: sh samples/quickstart.sh
 # Installs missing packages, builds a release into build/quickstart, reads a page, saves, and asks it in new processes.
 set -eu
 cd "$(dirname "$0")/.."

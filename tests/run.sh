@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds a release with everything that this machine has compilers for, and runs all tests. Usage: sh tests/run.sh
-# Debian 12 and Ubuntu 24.04: installs what is missing. Ends with ctest's closing lines and its exit status.
+# Debian 12: installs what is missing. Ends with ctest's closing lines and its exit status.
 set -eu
 cd "$(dirname "$0")/.."
 
