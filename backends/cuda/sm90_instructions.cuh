@@ -41,6 +41,22 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, int parity) 
 __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+/// How many lanes of a warp arrive at a barrier for it. One is enough, since __syncwarp orders the others' accesses
+/// before its arrival; compute-sanitizer's racecheck does not follow that order: it is given a build in which all arrive.
+#ifdef CAIRN_FOR_RACECHECK
+inline constexpr int kArrivingLanes = 32;
+#else
+inline constexpr int kArrivingLanes = 1;
+#endif
+/// What all lanes of the warp have read and written is done for whoever waits: kArrivingLanes arrivals.
+__device__ __forceinline__ void warp_arrive(std::uint32_t barrier, int lane) {
+  __syncwarp();
+  if (lane < kArrivingLanes) barrier_arrive(barrier);
+}
+/// A barrier at which so many warps arrive that way.
+__device__ __forceinline__ void barrier_init_for_warps(std::uint32_t barrier, int warps) {
+  barrier_init(barrier, warps * kArrivingLanes);
+}
 /// Orders ordinary shared-memory accesses before later ones of the copy and matrix engines.
 __device__ __forceinline__ void fence_engines() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 /// The same for global memory that other blocks have written: costs far more.

@@ -321,8 +321,7 @@ __device__ __forceinline__ void prepare_events(const EventPlace& place, EventSha
     }
     if (info.count < kChunk) clear_short_event(stage, info.count, lane);
     fence_engines();
-    __syncwarp();
-    if (lane == 0) barrier_arrive(shared_address(&shared.ready[event % kEventStages]));
+    warp_arrive(shared_address(&shared.ready[event % kEventStages]), lane);
   }
 }
 

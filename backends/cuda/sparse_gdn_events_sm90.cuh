@@ -42,8 +42,7 @@ __device__ __forceinline__ void hand_over_state(EventShared& shared, const std::
     store_matrices(shared_address(shared.state[tile]) + i / 4 * kTileBytes + fragment_address(warp, lane, 2 * (i % 4)),
                    rounded[i]);
   }
-  __syncwarp();
-  if (lane == 0) barrier_arrive(shared_address(&shared.state_ready[tile]));
+  warp_arrive(shared_address(&shared.state_ready[tile]), lane);
 }
 
 /// (K S)^T of an event: 8 products, committed.
@@ -157,13 +156,11 @@ __device__ __forceinline__ void run_chain(const SparsePrefillArgs& a, const Spar
       round_sums(z, j, u);
       store_transposed(shared_address(shared.u[tile]) + 16 * 128 * j + tile_at, u);
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(shared_address(&shared.u_ready[tile]));
+    warp_arrive(shared_address(&shared.u_ready[tile]), lane);
     if (event + 1 < place.events) barrier_wait(shared_address(&shared.ready[next]), (event + 1) / kEventStages & 1);
     products_wait<0>();
     pin(s);
-    __syncwarp();
-    if (lane == 0) barrier_arrive(shared_address(&shared.empty[at]));
+    warp_arrive(shared_address(&shared.empty[at]), lane);
     round_state(s, rounded);
     begin_prediction(x, rounded, shared.stages[next]);  // after the last event for nothing
   }
@@ -193,15 +190,15 @@ __global__ void __launch_bounds__(kEventThreads, 1) sparse_events_kernel(const _
   if (thread == 0) {
     for (int i = 0; i < kEventStages; ++i) {
       barrier_init(shared_address(&shared.full[i]), 1);
-      barrier_init(shared_address(&shared.ready[i]), 1);
-      barrier_init(shared_address(&shared.empty[i]), 4);
+      barrier_init_for_warps(shared_address(&shared.ready[i]), 1);
+      barrier_init_for_warps(shared_address(&shared.empty[i]), 4);
     }
     for (int i = 0; i < kDeltaTiles; ++i) {
-      barrier_init(shared_address(&shared.u_ready[i]), 4);
+      barrier_init_for_warps(shared_address(&shared.u_ready[i]), 4);
       barrier_init(shared_address(&shared.u_free[i]), 1);
     }
     for (int i = 0; i < kStateTiles; ++i) {
-      barrier_init(shared_address(&shared.state_ready[i]), 4);
+      barrier_init_for_warps(shared_address(&shared.state_ready[i]), 4);
       barrier_init(shared_address(&shared.state_free[i]), 1);
     }
     fence_barrier_init();

@@ -316,8 +316,7 @@ __device__ __forceinline__ void run_chunks(const SparsePrefillArgs& a, OutputSha
     products_wait<0>();
     pin(own);
     if (kOdd) pin(cross);
-    __syncwarp();
-    if (lane == 0) barrier_arrive(shared_address(&shared.k_empty));
+    warp_arrive(shared_address(&shared.k_empty), lane);
     for (int h = 0; h < per; ++h) {
       const int head = item.head + h;
       unsigned char* even_v = shared.v[stage];
@@ -377,13 +376,11 @@ __device__ __forceinline__ void run_chunks(const SparsePrefillArgs& a, OutputSha
       }
       if (has_chunk) store_outputs(a, o, v, item.row + kOdd * kChunk, count, head, warp, lane);
       fence_engines();
-      __syncwarp();
-      if (lane == 0) barrier_arrive(shared_address(&shared.v_empty[stage]));
+      warp_arrive(shared_address(&shared.v_empty[stage]), lane);
       stage ^= 1;
       if (stage == 0) stage_parity ^= 1;
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(shared_address(&shared.q_empty[side]));
+    warp_arrive(shared_address(&shared.q_empty[side]), lane);
     ++turn;
     side ^= 1;
     if (side == 0) parity ^= 1;
@@ -398,12 +395,12 @@ __global__ void __launch_bounds__(kOutputThreads, 1)
   if (thread == 0) {
     for (int i = 0; i < 2; ++i) {
       barrier_init(shared_address(&shared.q_full[i]), 1);
-      barrier_init(shared_address(&shared.q_empty[i]), 8);
+      barrier_init_for_warps(shared_address(&shared.q_empty[i]), 8);
       barrier_init(shared_address(&shared.v_full[i]), 1);
-      barrier_init(shared_address(&shared.v_empty[i]), 8);
+      barrier_init_for_warps(shared_address(&shared.v_empty[i]), 8);
     }
     barrier_init(shared_address(&shared.k_full), 1);
-    barrier_init(shared_address(&shared.k_empty), 8);
+    barrier_init_for_warps(shared_address(&shared.k_empty), 8);
     fence_barrier_init();
   }
   __syncthreads();
