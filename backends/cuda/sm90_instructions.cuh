@@ -51,7 +51,7 @@ inline constexpr int kArrivingLanes = 1;
 /// What all lanes of the warp have read and written is done for whoever waits: kArrivingLanes arrivals.
 __device__ __forceinline__ void warp_arrive(std::uint32_t barrier, int lane) {
   __syncwarp();
-  if (lane < kArrivingLanes) barrier_arrive(barrier);
+  if (kArrivingLanes > 1 || lane == 0) barrier_arrive(barrier);
 }
 /// A barrier at which so many warps arrive that way.
 __device__ __forceinline__ void barrier_init_for_warps(std::uint32_t barrier, int warps) {
@@ -105,6 +105,15 @@ __device__ __forceinline__ std::uint64_t leave_first() {
   std::uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
+}
+/// From four: column 0, and all of the second last.
+__device__ __forceinline__ void load_slab_parts(std::uint32_t to, const CUtensorMap* map, int row, int group, std::uint32_t barrier,
+                                                std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1, {%2, %3, %2, %4}], [%5], %6;" ::"r"(to),
+      "l"(map), "r"(0), "r"(row), "r"(group), "r"(barrier), "l"(policy)
+      : "memory");
 }
 __device__ __forceinline__ void load_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
   asm volatile(
@@ -178,6 +187,10 @@ __device__ __forceinline__ uint4 load_shared_16(std::uint32_t address) {
   uint4 x;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(address) : "memory");
   return x;
+}
+__device__ __forceinline__ void store_shared_16(std::uint32_t address, uint4 x) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+               : "memory");
 }
 __device__ __forceinline__ void store_global_16(void* to, uint4 x) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
