@@ -68,7 +68,6 @@ void decode(const Launcher& launcher, const SoftmaxAttentionArgs& args, void* sc
   DecodeAttentionArgs split{};
   split.call = args;
   split.slot_count = slot_count(args);
-  split.has_values = true;
   split.keys_at_once = keys_at_once(bytes_per_key(args), launcher.device());
   split.least_log2 = std::countr_zero(static_cast<unsigned>(split.keys_at_once * kDecodeGroups));
   split.most_log2 = std::countr_zero(static_cast<unsigned>(chunk_keys(args)));

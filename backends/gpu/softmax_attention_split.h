@@ -35,8 +35,8 @@ void decode_in_slots(const Launcher& launcher, DecodeAttentionArgs args, int at_
   // No shorter context has more chunks.
   const std::int64_t chunks = ((reach - 1) >> chunk_log2_of(args, reach)) + 1;
   const auto slots = static_cast<unsigned>(call.window == 0 && chunks < args.slot_count ? chunks : args.slot_count);
-  const DecodeLayout shared(kHeads, args.keys_at_once, call.key_dim, call.value_dim, args.has_values);
-  const int dim = args.has_values && !args.is_stored && call.key_dim == call.value_dim ? call.key_dim : 0;
+  const DecodeLayout shared(kHeads, args.keys_at_once, call.key_dim, call.value_dim);
+  const int dim = call.key_dim == call.value_dim ? call.key_dim : 0;
   const bool is_roomy = args.keys_at_once == keys_of_step(dim);
   const auto kernel = dim == 256 && is_roomy   ? softmax_attention_decode_kernel<kHeads, kColumns, 256>
                       : dim == 128 && is_roomy ? softmax_attention_decode_kernel<kHeads, 1, 128>

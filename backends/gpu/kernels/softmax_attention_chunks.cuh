@@ -14,8 +14,6 @@ struct DecodeAttentionArgs {
   int least_log2, most_log2;  ///< of the keys of a chunk
   int short_chunks;           ///< that a sequence has at most while they are shorter than the most; a power of two
   bool in_eights;             ///< q, k and v may be read 16 bytes at a time, and K, V are in eights
-  bool is_stored;             ///< the new keys and values lie in the caches already
-  bool has_values;            ///< false: a value is the first V floats of its key
   int keys_at_once;           ///< of a group: a power of two, at most a chunk's divided by kDecodeGroups
   float* sums;                ///< [B of this launch, HQ, slots, V]: weighted values
   float* totals;              ///< [B of this launch, HQ, slots, 2]: largest score in powers of 2, sum of weights

@@ -17,7 +17,7 @@ struct RowLanes {
   }
 };
 
-/// The cached keys or values of one head, and the new one where it is not among them.
+/// The cached keys or values of one head, and the new one.
 struct RowSource {
   float* cached;  ///< of ring row 0
   std::int64_t row_stride;
@@ -26,7 +26,6 @@ struct RowSource {
   int dim, capacity;
   DType type;
   bool in_eights;  ///< the fresh row
-  bool has_fresh;
   bool stores;  ///< this block, and no other, puts the new row into the cache
 };
 
@@ -78,7 +77,7 @@ __device__ void copy_any_rows(const RowSource& source, const SeenChunks& seen, i
   for (int row = lanes.row; row < step.count; row += lanes.rows_at_once) {
     const std::int64_t position = step.first + row;
     float* cached = source.cached + (step.ring_first + row) % source.capacity * source.row_stride;
-    if (position != seen.position || !source.has_fresh) {
+    if (position != seen.position) {
       const bool is_seen = position >= seen.oldest && position <= seen.position;
       for (int i = lanes.column; i < source.dim; i += kMatrixLanes * 4) {
         copy_16_async(to + row * to_stride + i, cached + i, is_seen);

@@ -29,9 +29,9 @@ inline constexpr int kDecodeGroups = 4, kDecodeThreads = kDecodeGroups * kMatrix
 struct DecodeLayout {
   int key_stride, stage, weights, queries, running, total;
 
-  __host__ __device__ DecodeLayout(int heads, int keys, int key_dim, int value_dim, bool has_values) {
+  __host__ __device__ DecodeLayout(int heads, int keys, int key_dim, int value_dim) {
     key_stride = key_dim + kMatrixLanes / keys * 4;
-    stage = keys * (has_values ? key_stride + value_dim : key_stride);
+    stage = keys * (key_stride + value_dim);
     const int stages = kDecodeGroups * kDecodeStages * stage,
               joined = kDecodeThreads * heads * ((value_dim + 127) / 128) * 4;
     weights = stages > joined ? stages : joined;
@@ -241,12 +241,10 @@ __global__ void __launch_bounds__(kDecodeThreads, 2) softmax_attention_decode_ke
   wait_for_previous_kernel();  // positions and caches are no kernel's work
   if (chunk > seen.last) return;
 
-  const bool has_values = kDim > 0 || args.has_values, is_stored = kDim == 0 && args.is_stored;
   const int keys = kDim > 0 ? keys_of_step(kDim) : args.keys_at_once, lanes_per_key = kMatrixLanes / keys;
   const int key_dim = kDim > 0 ? kDim : call.key_dim, value_dim = kDim > 0 ? kDim : call.value_dim;
-  const DecodeLayout layout(kHeads, keys, key_dim, value_dim, has_values);
-  const int first_value = has_values ? keys * layout.key_stride : 0;  // of a stage
-  const int value_stride = has_values ? value_dim : layout.key_stride;
+  const DecodeLayout layout(kHeads, keys, key_dim, value_dim);
+  const int first_value = keys * layout.key_stride;  // of a stage
   float* shared = reinterpret_cast<float*>(dynamic_shared());
   float* stages = shared + group * kDecodeStages * layout.stage;
   float* weights = shared + layout.weights + group * keys * kHeads;
@@ -262,7 +260,6 @@ __global__ void __launch_bounds__(kDecodeThreads, 2) softmax_attention_decode_ke
                      cache.capacity,
                      call.dtype,
                      args.in_eights,
-                     !is_stored,
                      head_group == 0};
   };
   const RowSource key_source = source(cache.keys, call.k, key_dim),
@@ -277,11 +274,11 @@ __global__ void __launch_bounds__(kDecodeThreads, 2) softmax_attention_decode_ke
     if (first - group * quarter <= seen.position) {
       float* stage = stages + copy_stage * layout.stage;
       const auto ring_first = static_cast<int>(first < cache.capacity ? first : first % cache.capacity);
-      const bool is_plain = first >= seen.oldest && first + keys + (is_stored ? 0 : 1) <= seen.position + 1 &&
+      const bool is_plain = first >= seen.oldest && first + keys <= seen.position &&
                             ring_first + keys <= cache.capacity;
       const StepKeys step = {first, keys, ring_first, is_plain};
       copy_rows<kPieces>(key_source, seen, b, step, key_lanes, layout.key_stride, stage);
-      if (has_values) copy_rows<kPieces>(value_source, seen, b, step, value_lanes, value_stride, stage + first_value);
+      copy_rows<kPieces>(value_source, seen, b, step, value_lanes, value_dim, stage + first_value);
     }
     commit_copies();
     copied.advance(keys, args.slot_count);
@@ -308,7 +305,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 2) softmax_attention_decode_ke
     weigh_own_keys(queries, stage, layout, key_dim, lanes_per_key, position >= seen.oldest && position <= seen.position,
                    weights, sums);
     warp_barrier();
-    add_own_values(stage + first_value, value_stride, value_dim, keys, value_lanes, weights, sums);
+    add_own_values(stage + first_value, value_dim, value_dim, keys, value_lanes, weights, sums);
     stage_index = stage_index + 1 < kDecodeStages ? stage_index + 1 : 0;
   }
   const std::int64_t first_row = (static_cast<std::int64_t>(blockIdx.z) * call.query_heads + first_head) * slots + slot;
