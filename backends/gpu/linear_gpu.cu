@@ -69,7 +69,6 @@ void run(BackendQueue* queue, const LinearArgs& args, void*) {
 
 void add_linear(OpTable& ops) {
   ops.linear = {unsupported_reason, no_scratch<LinearArgs>, run};
-  ops.fused_linear = no_fused_form<FusedLinearArgs>();
 }
 
 }  // namespace cairn::gpu
