@@ -47,9 +47,4 @@ __device__ __forceinline__ void multiply_64(float (&d)[kColumns / 2], std::uint6
   }
 }
 
-__device__ __forceinline__ void store_shared_16(std::uint32_t address, uint4 x) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
-               : "memory");
-}
-
 }  // namespace cairn::gpu::sm90

@@ -69,6 +69,7 @@ void run(BackendQueue* queue, const LinearArgs& args, void*) {
 
 void add_linear(OpTable& ops) {
   ops.linear = {unsupported_reason, no_scratch<LinearArgs>, run};
+  ops.linear_swiglu = no_fused_form<LinearArgs>();
 }
 
 }  // namespace cairn::gpu
