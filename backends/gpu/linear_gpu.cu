@@ -67,9 +67,6 @@ void run(BackendQueue* queue, const LinearArgs& args, void*) {
 
 }  // namespace
 
-void add_linear(OpTable& ops) {
-  ops.linear = {unsupported_reason, no_scratch<LinearArgs>, run};
-  ops.linear_swiglu = no_fused_form<LinearArgs>();
-}
+void add_linear(OpTable& ops) { ops.linear = {unsupported_reason, no_scratch<LinearArgs>, run}; }
 
 }  // namespace cairn::gpu
