@@ -145,6 +145,7 @@ const OpTable& cpu_ops() {
 #include "backends/cpu/cpu_overrides.inc"
 #undef CAIRN_CPU_OVERRIDE
     table.delta_inputs = no_fused_form<DeltaInputsArgs>();
+    table.linear_swiglu = no_fused_form<LinearArgs>();
     return table;
   }();
   return ops;

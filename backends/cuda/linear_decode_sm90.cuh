@@ -14,6 +14,10 @@
 //   Measured  (H200) a decode step of a 4B model (Qwen3.5 shape, 8.41 GB, limit 1.96 ms), ms, 1 and 8 tokens, one run:
 //             rings of 90 KB 3.50, 3.51; of 118 KB 2.95, 3.57; of 150 KB 2.91, 3.45. linear_decode_sm80: 3.39, 4.89 (another
 //             day, older small kernels)
+//             Weights asked for before the block's first barrier, no 64-bit divisions, swiglu inside: 2.65, 3.26, where the
+//             form before read 2.79, 3.36 in turns (another machine). A layer's four calls and six small kernels in a chain
+//             (limit 52.4 us): 65.1, 69.6; without swiglu 66.7, 71.3; before 68.5, 71.5. Of the loss against the limit about
+//             2.2 us a call lie between its last products and the next call's first weights
 //             Four linear calls and six small kernels in a chain, rings of 90 KB (us; 225.6 MB, limit 52.4; in turns):
 //               tokens                    1      8     16     32     64
 //               linear_decode_sm80     78.8  109.4  113.9  146.3  264.2
@@ -22,8 +26,8 @@
 //             18,432 x 2,560 (21.9) 24.1, 24.9;  2,560 x 9,216 (11.0) 13.2, 13.5;  248,320 x 2,560 (296) 298, 303
 //   Tried     1 KB copies without boxes: 2.4 TB/s; tokens by ordinary loads: 26 us for 12,352 outputs of 8 tokens; the last
 //             warp brings the next call's first 118 or 150 KB a block into L2: 2 to 4 % slower; its own next boxes too: 6 %
-//             slower; weights without leave_first(): 4 % slower; the norms and swiglu inside the calls: 68.4 to 67.8 us a
-//             layer with 1 token, 71.0 to 77.7 with 8
+//             slower; weights without leave_first(): 4 % slower; the norms inside the calls: 1 us a layer slower with 1 token, 6
+//             to 25 with 8 (the loads of x queue behind the ring's); rings of 120 to 200 KB, uneven shares of rows: no change
 #pragma once
 
 #include "backends/cuda/linear_args_sm80.cuh"
@@ -33,13 +37,12 @@ namespace cairn::gpu::sm90 {
 
 inline constexpr int kLinearWarps = 8, kLinearThreads = (kLinearWarps + 1) * 32, kLinearMostStages = 10;
 
-/// A weight in boxes of [groups][pass_rows][64 inputs] (encode_row_slabs), and how blocks take them.
+/// A weight in boxes of [groups][parts][pass_rows][64 inputs], and how blocks take them: with two parts, gate and up, an output
+/// belongs to two rows of the weight.
 struct LinearBoxes {
   CUtensorMap rows;
-  int out_dim, pass_rows, slabs;
-
-  /// The first row of a block; of the block behind the last: the number of rows.
-  __device__ int first_row(unsigned block) const { return static_cast<int>(std::int64_t{out_dim} * block / gridDim.x); }
+  int block_rows, blocks_with_one_more;  ///< of one part
+  int pass_rows, passes, slabs;          ///< passes: of a block with one more
 };
 
 struct LinearDecodeArgs {
@@ -66,49 +69,82 @@ struct LinearDecodeForm {
 /// The rows of this block, and in how many passes it takes them.
 struct LinearRows {
   int first, count, passes;
-  __device__ explicit LinearRows(const LinearBoxes& weight)
-      : first(weight.first_row(blockIdx.x)),
-        count(weight.first_row(blockIdx.x + 1) - first),
-        passes((count + weight.pass_rows - 1) / weight.pass_rows) {}
+  __device__ explicit LinearRows(const LinearBoxes& weight) {
+    const int block = static_cast<int>(blockIdx.x), more = weight.blocks_with_one_more;
+    first = block * weight.block_rows + min(block, more);
+    count = weight.block_rows + (block < more);
+    passes = weight.passes - (count <= (weight.passes - 1) * weight.pass_rows);
+  }
 };
 
-/// One thread: fills the ring.
-template <int kInputGroups, class Shared>
-__device__ __forceinline__ void fill_ring(const LinearDecodeArgs& args, const LinearRows& rows, int first_token,
-                                          std::uint32_t ring, Shared& shared) {
-  const LinearBoxes& weight = args.weight;
-  const int slabs = weight.slabs, steps = rows.passes * slabs;
-  const int bytes = (weight.pass_rows + args.box_tokens) * kInputGroups * 128;
-  const std::uint64_t once = leave_first();
-  const auto load_weights = [&](int stage, int pass, int slab) {
-    const std::uint32_t full = shared_address(&shared.full[stage]);
-    barrier_expect(full, bytes);
-    load_slab(ring + stage * args.stage_bytes, &weight.rows, rows.first + pass * weight.pass_rows, slab * kInputGroups, full, once);
-  };
-  const auto load_tokens = [&](int stage, int slab) {
-    load_slab(ring + stage * args.stage_bytes + args.token_bytes, &args.tokens, first_token, slab * kInputGroups,
+/// One thread: makes the ring and keeps it full.
+template <int kInputGroups, int kParts, class Shared>
+struct LinearRing {
+  const LinearDecodeArgs& args;
+  const LinearRows& rows;
+  Shared& shared;
+  std::uint32_t ring;
+  int first_token, pass = 0, slab = 0;
+
+  /// The next weights on their way.
+  __device__ __forceinline__ void load_weights(int stage, std::uint64_t policy) {
+    const std::uint32_t full = shared_address(&shared.full[stage]), to = ring + stage * args.stage_bytes;
+    const int row = rows.first + pass * args.weight.pass_rows;
+    barrier_expect(full, (kParts * args.weight.pass_rows + args.box_tokens) * kInputGroups * 128);
+    if constexpr (kParts == 1) {
+      load_slab(to, &args.weight.rows, row, slab * kInputGroups, full, policy);
+    } else {
+      load_slab_parts(to, &args.weight.rows, row, slab * kInputGroups, full, policy);
+    }
+    if (++slab == args.weight.slabs) slab = 0, ++pass;
+  }
+  __device__ __forceinline__ void load_tokens(int stage, int of_slab) {
+    load_slab(ring + stage * args.stage_bytes + args.token_bytes, &args.tokens, first_token, of_slab * kInputGroups,
               shared_address(&shared.full[stage]));
-  };
-  const int early = min(args.stages, steps);
-  int pass = 0, slab = 0, stage = 0, parity = 0;
-  for (int i = 0; i < early; ++i) {
-    load_weights(i, pass, slab);
-    if (++slab == slabs) slab = 0, ++pass;
   }
-  prefetch_map(&args.tokens);
-  wait_for_previous_kernel();
-  for (int i = 0; i < early; ++i) load_tokens(i, i % slabs);
-  for (int step = early; step < steps; ++step) {
-    barrier_wait(shared_address(&shared.empty[stage]), parity);
-    load_weights(stage, pass, slab);
-    load_tokens(stage, slab);
-    if (++slab == slabs) slab = 0, ++pass;
-    if (++stage == args.stages) stage = 0, parity ^= 1;
+  __device__ __forceinline__ int steps() const { return rows.passes * args.weight.slabs; }
+  /// Before anybody waits for a stage: barriers, and weights into every stage.
+  __device__ __forceinline__ void begin() {
+    prefetch_map(&args.weight.rows);
+    for (int i = 0; i < args.stages; ++i) {
+      barrier_init(shared_address(&shared.full[i]), 1);
+      barrier_init(shared_address(&shared.empty[i]), kLinearWarps);
+    }
+    fence_barrier_init();
+    const std::uint64_t once = leave_first();
+    for (int i = 0; i < min(args.stages, steps()); ++i) load_weights(i, once);
+    prefetch_map(&args.tokens);
   }
+  /// The tokens of those stages, and all that follows.
+  __device__ __forceinline__ void go_on() {
+    const std::uint64_t once = leave_first();
+    const int early = min(args.stages, steps());
+    wait_for_previous_kernel();
+    for (int i = 0, token_slab = 0; i < early; ++i) {
+      load_tokens(i, token_slab);
+      if (++token_slab == args.weight.slabs) token_slab = 0;
+    }
+    for (int step = early, stage = 0, parity = 0; step < steps(); ++step) {
+      barrier_wait(shared_address(&shared.empty[stage]), parity);
+      const int of_slab = slab;
+      load_weights(stage, once);
+      load_tokens(stage, of_slab);
+      if (++stage == args.stages) stage = 0, parity ^= 1;
+    }
+  }
+};
+
+/// swiglu of a gate and an up as linear stores them.
+__device__ __forceinline__ void finish_swiglu(const LinearBf16Args& args, int token, int out, float gate, float up) {
+  const int half = args.out_dim / 2;
+  if (token >= args.token_count || out >= half) return;
+  if (args.bias) gate += args.bias[out], up += args.bias[half + out];
+  gate = load_element(to_bf16(gate)), up = load_element(to_bf16(up));
+  store(args.out, DType::kBF16, token * args.out_stride + out, silu(gate) * up);
 }
 
 /// With few tokens it leaves registers for the small kernels that run beside it.
-template <int kInputGroups, int kTokenTiles>
+template <int kInputGroups, int kTokenTiles, int kParts>
 __global__ void __launch_bounds__(kLinearThreads, kTokenTiles == 1 ? 3 : kTokenTiles == 2 ? 2 : 1)
     linear_decode_sm90_kernel(const __grid_constant__ LinearDecodeArgs launched) {
   using Form = LinearDecodeForm<kInputGroups, kTokenTiles>;
@@ -120,18 +156,13 @@ __global__ void __launch_bounds__(kLinearThreads, kTokenTiles == 1 ? 3 : kTokenT
   const LinearBf16Args& args = launched.call;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const LinearRows rows(launched.weight);
-  const int pass_rows = launched.weight.pass_rows, slabs = launched.weight.slabs;
+  const int pass_rows = launched.weight.pass_rows, box_rows = kParts * pass_rows, slabs = launched.weight.slabs;
   const int first_token = static_cast<int>(blockIdx.y) * Form::kTokens;
-  if (threadIdx.x == kLinearWarps * 32) {
-    for (int i = 0; i < launched.stages; ++i) {
-      barrier_init(shared_address(&shared.full[i]), 1);
-      barrier_init(shared_address(&shared.empty[i]), kLinearWarps);
-    }
-    fence_barrier_init();
-  }
+  LinearRing<kInputGroups, kParts, typename Form::Shared> filler{launched, rows, shared, ring, first_token};
+  if (threadIdx.x == kLinearWarps * 32) filler.begin();
   __syncthreads();
   if (warp == kLinearWarps) {
-    if (lane == 0) fill_ring<kInputGroups>(launched, rows, first_token, ring, shared);
+    if (lane == 0) filler.go_on();
     return wait_for_previous_kernel();
   }
 
@@ -141,7 +172,7 @@ __global__ void __launch_bounds__(kLinearThreads, kTokenTiles == 1 ? 3 : kTokenT
 #pragma unroll
   for (int r = 0; r < kTiles; ++r) {
     const int row = (first_tile + r * Form::kRowGroups) * 8 + mine;
-    weight_place[r] = ring + swizzled(group * pass_rows + min(row, pass_rows - 1), lane % 4);
+    weight_place[r] = ring + swizzled(group * box_rows + min(row, box_rows - 1), lane % 4);
   }
 #pragma unroll
   for (int t = 0; t < kTokenTiles; ++t) {
@@ -154,12 +185,15 @@ __global__ void __launch_bounds__(kLinearThreads, kTokenTiles == 1 ? 3 : kTokenT
   int row = rows.first, count = 0, stage = 0, parity = 0;
   const int thread = static_cast<int>(threadIdx.x);
   float before = 0;
+  // Output i of a pass and some tokens.
+  const auto token_of = [&](int i) { return launched.box_tokens == 1 ? 0 : i / count; };
   const auto begin_pass = [&](int pass) {
     row = rows.first + pass * pass_rows, count = min(pass_rows, rows.first + rows.count - row);
 #pragma unroll
     for (int i = 0; i < kPairs * kTiles * 4; ++i) sums[i / 4 / kTiles][i / 4 % kTiles][i % 4] = 0;
-    if (kInputGroups > 1 && kTokenTiles == 1 && thread < count * 8) {
-      before = read_output(args, first_token + thread / count, row + thread % count);
+    if (kInputGroups > 1 && kTokenTiles == 1 && thread < count * launched.box_tokens) {
+      const int token = token_of(thread);
+      before = read_output(args, first_token + token, row + thread - token * count);
     }
   };
   const auto multiply = [&] {
@@ -174,7 +208,7 @@ __global__ void __launch_bounds__(kLinearThreads, kTokenTiles == 1 ? 3 : kTokenT
       }
 #pragma unroll
       for (int r = 0; r < kTiles; ++r) {
-        if ((first_tile + r * Form::kRowGroups) * 8 >= count) continue;
+        if ((first_tile + r * Form::kRowGroups) * 8 >= (kParts == 1 ? count : box_rows)) continue;
         const uint4 w = load_shared_16((weight_place[r] ^ (p * 64)) + offset);
 #pragma unroll
         for (int pair = 0; pair < kPairs; ++pair) {
@@ -199,12 +233,19 @@ __global__ void __launch_bounds__(kLinearThreads, kTokenTiles == 1 ? 3 : kTokenT
         if (token < Form::kSumTokens) shared.sums[group][out][token] = sums[pair][i / 4][i % 4];
       }
       warps_barrier();
-      for (int i = thread; i < count * Form::kSumTokens; i += kLinearWarps * 32) {
-        const int out = i % count, token = i / count;
-        float sum = 0;
+      const int sum_tokens = min(Form::kSumTokens, launched.box_tokens - pair * 16);
+      for (int i = thread; i < count * sum_tokens; i += kLinearWarps * 32) {
+        const int token = token_of(i), out = i - token * count;
+        const auto sum_of = [&](int line) {
+          float sum = 0;
 #pragma unroll
-        for (int g = 0; g < kInputGroups; ++g) sum += shared.sums[g][out][token];
-        if constexpr (kInputGroups > 1 && kTokenTiles == 1) {
+          for (int g = 0; g < kInputGroups; ++g) sum += shared.sums[g][line][token];
+          return sum;
+        };
+        const float sum = sum_of(out);
+        if constexpr (kParts == 2) {
+          finish_swiglu(args, first_token + pair * 16 + token, row + out, sum, sum_of(pass_rows + out));
+        } else if constexpr (kInputGroups > 1 && kTokenTiles == 1) {
           finish(args, first_token + token, row + out, sum, before);
         } else {
           finish(args, first_token + pair * 16 + token, row + out, sum);

@@ -106,6 +106,15 @@ __device__ __forceinline__ std::uint64_t leave_first() {
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
+/// From four: column 0, and all of the second last.
+__device__ __forceinline__ void load_slab_parts(std::uint32_t to, const CUtensorMap* map, int row, int group, std::uint32_t barrier,
+                                                std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1, {%2, %3, %2, %4}], [%5], %6;" ::"r"(to),
+      "l"(map), "r"(0), "r"(row), "r"(group), "r"(barrier), "l"(policy)
+      : "memory");
+}
 __device__ __forceinline__ void load_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),

@@ -21,7 +21,7 @@ Encode find_encoder() {
 bool encode(CUtensorMap* map, const ConstRows& rows, cuuint32_t rank, const cuuint64_t* sizes, const cuuint64_t* strides,
             const cuuint32_t* box) {
   static const Encode encode_tiled = find_encoder();
-  const cuuint32_t steps[3] = {1, 1, 1};
+  const cuuint32_t steps[4] = {1, 1, 1, 1};
   return encode_tiled && encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, const_cast<void*>(rows.data), sizes, strides,
                                       box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
@@ -43,6 +43,15 @@ bool encode_row_slabs(CUtensorMap* map, const ConstRows& rows, std::int64_t row_
   const cuuint64_t strides[2] = {static_cast<cuuint64_t>(rows.stride) * 2, 128};
   const cuuint32_t box[3] = {64, box_rows, groups};
   return encode(map, rows, 3, sizes, strides, box);
+}
+
+bool encode_row_slabs_of_parts(CUtensorMap* map, const ConstRows& rows, std::int64_t row_count, unsigned parts, std::int64_t width,
+                               unsigned box_rows, unsigned groups) {
+  const cuuint64_t row_bytes = static_cast<cuuint64_t>(rows.stride) * 2;
+  const cuuint64_t sizes[4] = {64, static_cast<cuuint64_t>(row_count), parts, static_cast<cuuint64_t>(width) / 64};
+  const cuuint64_t strides[3] = {row_bytes, row_bytes * static_cast<cuuint64_t>(row_count), 128};
+  const cuuint32_t box[4] = {64, box_rows, parts, groups};
+  return encode(map, rows, 4, sizes, strides, box);
 }
 
 }  // namespace cairn::gpu

@@ -15,4 +15,8 @@ bool encode_rows(CUtensorMap* map, const ConstRows& rows, std::int64_t token_cou
 bool encode_row_slabs(CUtensorMap* map, const ConstRows& rows, std::int64_t row_count, std::int64_t width, unsigned box_rows,
                       unsigned groups);
 
+/// The same of `parts` matrices of row_count rows, one behind the other in memory: boxes of groups x parts x box_rows x 64.
+bool encode_row_slabs_of_parts(CUtensorMap* map, const ConstRows& rows, std::int64_t row_count, unsigned parts, std::int64_t width,
+                               unsigned box_rows, unsigned groups);
+
 }  // namespace cairn::gpu

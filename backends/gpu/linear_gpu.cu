@@ -67,6 +67,9 @@ void run(BackendQueue* queue, const LinearArgs& args, void*) {
 
 }  // namespace
 
-void add_linear(OpTable& ops) { ops.linear = {unsupported_reason, no_scratch<LinearArgs>, run}; }
+void add_linear(OpTable& ops) {
+  ops.linear = {unsupported_reason, no_scratch<LinearArgs>, run};
+  ops.linear_swiglu = no_fused_form<LinearArgs>();
+}
 
 }  // namespace cairn::gpu

@@ -47,6 +47,8 @@ struct LinearWeight {
 
 /// y = x W^T (+ bias) (+ y when accumulate).  in [T, in_dim] dtype, out [T, out_dim] out_dtype.
 /// A row's bits depend on the row, the weight and `phase` alone: not on T, on its place, or on the thread count.
+/// linear_swiglu, fused: the outputs are gate | up, and out [T, out_dim / 2] = swiglu of them; out_dtype is dtype, accumulate
+/// false. The bits of linear and swiglu, one after the other.
 struct LinearArgs {
   DType dtype, out_dtype;
   Phase phase;

@@ -68,6 +68,8 @@ void run_linear(Step& step, const LinearWeight& weight, ConstRows in, Rows out, 
 /// Output in f32, densely packed [T, out].
 void run_linear_f32(Step& step, const LinearWeight& weight, ConstRows in, float* out);
 void run_group(Step& step, const LinearGroup& group, ConstRows in, Rows out);
+/// A group of gate and up into `both` [T, width], then swiglu: its output is the first half of the columns.
+void run_swiglu_group(Step& step, const LinearGroup& group, ConstRows in, Rows both);
 void run_rms_norm(Step& step, const float* weight, float eps, std::int32_t heads, std::int32_t dim, ConstRows in, Rows out);
 void run_feature_map(Step& step, FeatureMap map, std::int32_t heads, std::int32_t dim, ConstRows in, Rows out);
 /// f32 out [T, count] = scale * sigmoid(in).

@@ -13,7 +13,9 @@ std::int32_t LayerBuild::add_slot(const char* part, SlotKind kind, std::vector<s
   return static_cast<std::int32_t>(slots.size()) - 1;
 }
 
-void run_linear(Step& step, const LinearWeight& weight, ConstRows in, Rows out, bool accumulate) {
+namespace {
+
+LinearArgs linear_args(const Step& step, const LinearWeight& weight, ConstRows in, Rows out, bool accumulate) {
   LinearArgs args{};
   args.dtype = args.out_dtype = step.dtype();
   args.phase = step.phase;
@@ -22,7 +24,13 @@ void run_linear(Step& step, const LinearWeight& weight, ConstRows in, Rows out, 
   args.weight = &weight;
   args.in = in;
   args.out = out;
-  step.run(step.ops().linear, args, "linear");
+  return args;
+}
+
+}  // namespace
+
+void run_linear(Step& step, const LinearWeight& weight, ConstRows in, Rows out, bool accumulate) {
+  step.run(step.ops().linear, linear_args(step, weight, in, out, accumulate), "linear");
 }
 
 void run_linear_f32(Step& step, const LinearWeight& weight, ConstRows in, float* out) {
@@ -41,6 +49,17 @@ void run_group(Step& step, const LinearGroup& group, ConstRows in, Rows out) {
   for (const LinearGroup::Part& part : group.parts) {
     run_linear(step, *part.weight, in, columns(out, part.offset, step.dtype()));
   }
+}
+
+void run_swiglu_group(Step& step, const LinearGroup& group, ConstRows in, Rows both) {
+  if (group.parts.size() == 1) {
+    const LinearArgs fused = linear_args(step, *group.parts[0].weight, in, both, false);
+    if (step.run_if_fused(step.ops().linear_swiglu, fused, "linear_swiglu")) return;
+  }
+  run_group(step, group, in, both);
+  const auto half = static_cast<std::int32_t>(group.width / 2);
+  SwigluArgs args{step.dtype(), step.token_count(), half, both, columns(both, half, step.dtype()), both};
+  step.run(step.ops().swiglu, args, "swiglu");
 }
 
 void run_rms_norm(Step& step, const float* weight, float eps, std::int32_t heads, std::int32_t dim, ConstRows in, Rows out) {

@@ -50,11 +50,8 @@ class MoeMlp : public Mlp {
  private:
   /// routed += sigma(x w) shared(x), or shared(x) alone.
   void add_shared(Step& step, ConstRows x, Rows routed) const {
-    const std::int32_t hidden = config_.shared_hidden_dim;
     const Rows both = step.rows(shared_.width);
-    run_group(step, shared_, x, both);
-    SwigluArgs swiglu{step.dtype(), step.token_count(), hidden, both, columns(both, hidden, step.dtype()), both};
-    step.run(step.ops().swiglu, swiglu, "swiglu");
+    run_swiglu_group(step, shared_, x, both);
     if (!shared_gate_) return run_linear(step, *shared_down_, both, routed, true);
     const Rows shared = step.rows(dim_);
     run_linear(step, *shared_down_, both, shared);

@@ -32,8 +32,14 @@ class SoftmaxAttentionLayer : public Mixer {
     const Rows projected = step.rows(group_.width);
     run_group(step, group_, x, projected);
     const auto column = [&](int i) { return columns(projected, group_.offsets[i], step.dtype()); };
-    prepare(step, column(0), config_.query_heads, q_norm_);
-    prepare(step, column(1), config_.kv_heads, k_norm_);
+    normalise(step, column(0), config_.query_heads, q_norm_);
+    normalise(step, column(1), config_.kv_heads, k_norm_);
+    if (group_.offsets[1] == group_.offsets[0] + config_.query_heads * config_.head_dim) {
+      rotate(step, column(0), config_.query_heads + config_.kv_heads);  // keys follow queries: one launch
+    } else {
+      rotate(step, column(0), config_.query_heads);
+      rotate(step, column(1), config_.kv_heads);
+    }
 
     const std::int32_t width = config_.query_heads * config_.head_dim;
     const Rows o = step.rows(width);
@@ -62,10 +68,12 @@ class SoftmaxAttentionLayer : public Mixer {
   }
 
  private:
-  /// Norm and rotation of queries or keys, in place.
-  void prepare(Step& step, Rows rows, std::int32_t heads, const float* norm) const {
+  /// Queries or keys, in place.
+  void normalise(Step& step, Rows rows, std::int32_t heads, const float* norm) const {
     if (config_.qk_norm) run_rms_norm(step, norm, eps_, heads, config_.head_dim, rows, rows);
     if (config_.qk_norm_full) run_rms_norm(step, norm, eps_, 1, heads * config_.head_dim, rows, rows);
+  }
+  void rotate(Step& step, Rows rows, std::int32_t heads) const {
     if (config_.rotary_dim == 0) return;
     RopeArgs rope{step.dtype(), step.batch, heads, config_.head_dim, config_.rotary_dim, config_.rope_theta, step.starts, rows};
     step.run(step.ops().rope, rope, "rope");

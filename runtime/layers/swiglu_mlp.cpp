@@ -7,7 +7,6 @@ namespace {
 class SwigluMlp : public Mlp {
  public:
   Status bind(const LayerBuild& build) {
-    hidden_ = build.config.mlp.hidden_dim;
     CAIRN_TRY_ASSIGN(group_, build.weights.linear_group({build.name("mlp.gate"), build.name("mlp.up")}));
     CAIRN_TRY_ASSIGN(down_, build.weights.linear(build.name("mlp.down")));
     return {};
@@ -16,14 +15,11 @@ class SwigluMlp : public Mlp {
   void run(Step& step, ConstRows x, const MixerOutput& output) override {
     const Step::Scope scope(step);
     const Rows both = step.rows(group_.width);
-    run_group(step, group_, x, both);
-    SwigluArgs args{step.dtype(), step.token_count(), hidden_, both, columns(both, hidden_, step.dtype()), both};
-    step.run(step.ops().swiglu, args, "swiglu");
+    run_swiglu_group(step, group_, x, both);
     run_linear(step, *down_, both, output.out, output.accumulate);
   }
 
  private:
-  std::int32_t hidden_ = 0;
   LinearGroup group_;
   const LinearWeight* down_ = nullptr;
 };

@@ -1,7 +1,7 @@
 // A fused operator gives the bits of its parts: a batch that is too large for it must not change anybody's results.
 #include <doctest/doctest.h>
 
-#include "tests/backends/op_case.h"
+#include "tests/backends/linear_cases.h"
 #include "tests/support/backend_access.h"
 
 namespace cairn::test {
@@ -69,6 +69,53 @@ TEST_CASE("a fused operator gives the bits of its parts") {
     check_input_bits(rig, 2, 4, 32);
     check_input_bits(rig, 4, 8, 128);
     check_input_bits(rig, 1, 40, 256);
+  }
+}
+
+/// `out`: rows of `half` columns with a gap between them, by the fused operator or by its parts.
+std::vector<float> swiglu_outputs(OpRig& rig, const HostWeight& host, std::int32_t tokens, bool is_fused) {
+  Random random(64);
+  const std::int32_t half = host.out_dim / 2, stride = (half + 7) / 8 * 8 + 8;
+  LinearWeight weight = bind_weight(rig, host);
+  rig.pack(&weight);
+  const auto rows = [&](std::int32_t width) {
+    return Rows{rig.upload_activations(random.normals(static_cast<std::size_t>(tokens) * width)), width};
+  };
+  const Rows x = rows(host.in_dim), out = rows(stride), both = rows(host.out_dim);
+  LinearArgs args{rig.dtype(), rig.dtype(), Phase::kDecode, false, tokens, &weight, x, out};
+  std::vector<float> outputs;
+  if (!rig.ops().linear_swiglu.unsupported_reason(args)) {
+    if (is_fused) {
+      CHECK(rig.run(rig.ops().linear_swiglu, args) == "");
+    } else {
+      args.out = both;
+      CHECK(rig.run(rig.ops().linear, args) == "");
+      const ConstRows up = {static_cast<const std::byte*>(both.data) + half * (dtype_bits(rig.dtype()) / 8), both.stride};
+      CHECK(rig.run(rig.ops().swiglu, SwigluArgs{rig.dtype(), tokens, half, both, up, out}) == "");
+    }
+    outputs = rig.download_activations(out.data, static_cast<std::size_t>(tokens) * stride);
+  }
+  rig.clear();  // weight is unpacked while it lives
+  return outputs;
+}
+
+TEST_CASE("linear_swiglu gives the bits of linear and swiglu") {
+  for (const std::string& name : tested_backends()) {
+    std::string reason;
+    const Backend* backend = find_backend(name, &reason);
+    CAPTURE(name);
+    REQUIRE(backend != nullptr);
+    OpRig rig(*backend, 0, backend->activation_dtype);
+    const std::pair<std::int32_t, std::int32_t> shapes[] = {{1, 64}, {45, 192}, {133, 2112}, {2201, 704}, {12800, 64}};
+    for (const auto& [half, in_dim] : shapes) {
+      Random random(65);
+      const HostWeight weight = random_weight(random, 2 * half, in_dim, DType::kBF16, half == 45);
+      for (const std::int32_t tokens : {1, 2, 7, 8, 9, 17, 40}) {
+        CAPTURE(half);
+        CAPTURE(tokens);
+        CHECK(swiglu_outputs(rig, weight, tokens, true) == swiglu_outputs(rig, weight, tokens, false));
+      }
+    }
   }
 }
 

@@ -19,6 +19,7 @@ inline constexpr OpTolerance kOpTolerances[] = {
     {"gather_rows", 0, "copies"},
     {"linear", 2e-6,
      "f32 sums of up to some hundred products of either sign: 2^-24 times the root of the length, with room"},
+    {"linear_swiglu", 4e-6, "as linear; one exponential, two products"},
     {"rms_norm", 2e-6, "one f32 sum of squares, one root, two products"},
     {"gated_rms_norm", 4e-6, "as rms_norm; the layer norm's mean and the gate's exponential add a few roundings"},
     {"short_conv", 2e-6, "at most 8 products, one exponential"},
