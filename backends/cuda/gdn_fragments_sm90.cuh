@@ -33,6 +33,27 @@ __device__ __forceinline__ std::uint32_t fragment_address(int warp, int lane, in
   return swizzled(16 * warp + lane / 8 % 2 * 8 + lane % 8, first_piece + lane / 16);
 }
 
+/// The warp's number in its block, known to be the same for all lanes: what follows from it lives in uniform registers,
+/// from which products take their operands.
+__device__ __forceinline__ int uniform_warp() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
+
+/// The operand `bytes` further on in shared memory: one addition.
+__device__ __forceinline__ std::uint64_t further(std::uint64_t operand, int bytes) {
+  return (operand & 0xffffffff00000000u) | (static_cast<std::uint32_t>(operand) + bytes / 16);
+}
+/// Of a tile pair 128 columns wide: columns 16 i to 16 i + 15.
+__device__ __forceinline__ std::uint64_t columns(std::uint64_t operand, int i) {
+  return further(operand, i / 4 * kTileBytes + i % 4 * 32);
+}
+
+/// The left operand at fragment_address().
+__device__ __forceinline__ void load_matrices(std::uint32_t (&m)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address)
+               : "memory");
+}
+
 /// The words of a left operand of columns 16 i to 16 i + 15 from the sums of a product.
 template <int kCount>
 __device__ __forceinline__ void round_sums(const float (&d)[kCount], int i, std::uint32_t (&words)[4]) {

@@ -1,4 +1,5 @@
-// What the kernels of the sm_90a GDN prefill share (gdn_intra, gdn_scan, gdn_heads): sizes, arguments, where a chunk lies.
+// What the kernels of the sm_90a GDN prefill share (gdn_intra, gdn_scan, gdn_heads): sizes, arguments, where a chunk
+// lies.
 #pragma once
 
 #include "backends/cuda/gdn_fragments_sm90.cuh"
@@ -9,15 +10,30 @@ namespace cairn::gpu::sm90 {
 inline constexpr int kChunk = 64, kDim = 128;
 inline constexpr int kMaxSequences = 128;  ///< of one launch; larger batches take several
 
+/// A lower triangular 64 x 64 matrix of bf16 without its upper right quarter, as products take it.
+struct InverseTile {
+  unsigned char lower[32 * 128];  ///< rows 32 to 63: 64 columns, in the 128-byte swizzle
+  unsigned char upper[32 * 64];   ///< rows 0 to 31: 32 columns, in the 64-byte swizzle
+};
+/// Byte offset of the 16-byte piece `piece` of row `row` of 64 bytes, and the operand of such rows.
+__device__ __forceinline__ std::uint32_t swizzled_64(int row, int piece) {
+  return static_cast<std::uint32_t>(row * 64 + ((piece ^ (row / 2 & 3)) << 4));
+}
+__device__ __forceinline__ std::uint64_t operand_64(std::uint32_t address) {
+  return (std::uint64_t{2} << 62) | (std::uint64_t{32} << 32) | (std::uint64_t{1} << 16) | ((address & 0x3FFFF) >> 4);
+}
+
 /// Intermediate tensors, chunk-major.  [chunk, HV] each.
 struct GdnWorkspace {
-  unsigned char* tiles;  ///< 2 tiles: T' = M^-1 diag(beta), then A' = scale (Q K^T) 2^(g_i - g_j), j <= i; bf16
-  float* factors;        ///< [2, 64]: 2^g of the inclusive cumulative log2-decay, then 2^(g_last - g)
-  int* ready;            ///< [chunk, HK]: 1 once the tiles and g of the key head's value heads are written
+  InverseTile* inverses;  ///< T' = M^-1 diag(beta), bf16
+  unsigned char* scores;  ///< tile: A' = scale (Q K^T) 2^(g_i - g_j), j <= i, bf16
+  float* factors;         ///< [3, 64]: inclusive cumulative log2-decay g, 2^g, 2^(g_last - g)
+  int* ready;             ///< [chunk, HK]: 1 once the inverses and factors of the key head's value heads are written
 };
 
 struct GdnPrefillArgs {
   CUtensorMap q, k, v;
+  CUtensorMap out_map;  ///< 16 rows at a time
   GdnWorkspace work;
   const float* log_decay;
   const float* beta;
@@ -35,10 +51,6 @@ struct GdnPrefillArgs {
 __device__ __forceinline__ ChunkRows chunk_rows(const GdnPrefillArgs& a, int sequence, int chunk) {
   const int first = a.token_begin[sequence] + (chunk - a.chunk_begin[sequence]) * kChunk;
   return {first, min(kChunk, a.token_begin[sequence + 1] - first)};
-}
-
-__device__ __forceinline__ int sequence_of(const GdnPrefillArgs& a, int chunk) {
-  return find_sequence(a.chunk_begin, a.sequence_count, chunk);
 }
 
 }  // namespace cairn::gpu::sm90

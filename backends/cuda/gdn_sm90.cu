@@ -40,8 +40,9 @@ bool takes_pointers(const DeltaRuleArgs& a) {
 GdnWorkspace carve(const DeltaRuleArgs& a, ScratchLayout& layout) {
   const std::size_t chunks = static_cast<std::size_t>(a.batch.token_count) / kChunk + a.batch.sequence_count;
   GdnWorkspace work;
-  work.tiles = layout.take<unsigned char>(chunks * a.value_heads * 2 * kTileBytes);
-  work.factors = layout.take<float>(chunks * a.value_heads * 2 * kChunk);
+  work.inverses = layout.take<InverseTile>(chunks * a.value_heads);
+  work.scores = layout.take<unsigned char>(chunks * a.value_heads * kTileBytes);
+  work.factors = layout.take<float>(chunks * a.value_heads * 3 * kChunk);
   work.ready = layout.take<int>(chunks * a.key_heads);
   return work;
 }
@@ -98,7 +99,7 @@ void run_sequences(const Launcher& launcher, const DeltaRuleArgs& a, GdnPrefillA
            kIntraSharedBytes, args);
   if (launcher.queue().error != kSuccess) return;
   if (!args.overlapped && are_whole_heads_faster(count * a.value_heads, processors)) {
-    launcher(gdn_heads_kernel, dim3(count * a.value_heads), dim3(kHeadsThreads), sizeof(HeadsShared), args);
+    launcher.early(gdn_heads_kernel, dim3(count * a.value_heads), dim3(kHeadsThreads), sizeof(HeadsShared), args);
   } else {
     note_error(launcher.queue(), launch_scan(launcher, args, scans), "gdn");
   }
@@ -110,7 +111,8 @@ void run_prefill(BackendQueue* queue, const DeltaRuleArgs& a, void* scratch) {
   GdnPrefillArgs args = {};
   if (!encode_rows(&args.q, a.q, a.batch.token_count, a.key_heads * kDim) ||
       !encode_rows(&args.k, a.k, a.batch.token_count, a.key_heads * kDim) ||
-      !encode_rows(&args.v, a.v, a.batch.token_count, a.value_heads * kDim)) {
+      !encode_rows(&args.v, a.v, a.batch.token_count, a.value_heads * kDim) ||
+      !encode_rows(&args.out_map, {a.out.data, a.out.stride}, a.batch.token_count, a.value_heads * kDim, 16)) {
     note_error(launcher.queue(), cudaErrorInvalidValue, "gdn: describing the rows");
     return;
   }
