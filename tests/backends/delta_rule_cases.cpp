@@ -107,7 +107,7 @@ Outcome read(OpRig& rig, const DeltaInputs& in, const Schedule& schedule, Phase 
 }
 
 std::vector<OpCase> cases(Rule rule) {
-  const std::vector<DeltaSpec> specs = {
+  std::vector<DeltaSpec> specs = {
       {"T 500, HV = HK", 2, 2, 16, 16, {500}},
       {"ragged, HV = 2 HK", 2, 4, 64, 64, {1, 63, 0, 64, 65, 130}},
       {"odd dims, HV = 3 HK", 1, 3, 5, 7, {65, 0, 2, 129}},
@@ -122,6 +122,11 @@ std::vector<OpCase> cases(Rule rule) {
       {"odd dims, K 97, V 33", 1, 2, 97, 33, {67, 1}},
       {"K 160, V 40", 1, 1, 160, 40, {70}},
   };
+  if (rule == Rule::kDeltaNet || rule == Rule::kGdn) {
+    // Enough states for the forms that the cuda backend has for batches: 70 and 64.
+    specs.push_back({"a batch of 14 heads, K 128, V 128", 7, 14, 128, 128, {129, 1, 0, 66, 1}, false, true, false});
+    specs.push_back({"gates to -1e4, a batch of 16 heads", 8, 16, 128, 128, {65, 0, 2, 64}, true, true, false});
+  }
   std::vector<OpCase> result;
   for (const DeltaSpec& spec : specs) {
     const auto inputs = make_inputs(spec, rule);
