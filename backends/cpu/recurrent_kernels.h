@@ -93,14 +93,17 @@ struct StateStep {
 enum class RowKind : std::uint8_t { kF32 = 0, kBF16 = 1, kF16 = 2, kZero = 3 };
 
 /// One token of one SDM head, columns [0, columns) of its rows (pointers are already at the first column).
-///   r = v - sum_i weight_i decay_i row_i
-///   row_i <- decay_i row_i + beta weight_i r       (slot_residual: v - decay_i row_i instead of r)
+///   r = v - sum_i weight_i decay_i source_i
+///   row_i <- decay_i source_i + beta weight_i r    (slot_residual: v - decay_i source_i instead of r)
+/// A row is its own source but at its first write, when the source is M0 or a shared row.
 ///   out = sum over the read set of weight_i row_i
 struct SdmRows {
   int columns, write_count, read_count;
-  bool slot_residual;
+  bool slot_residual, has_half_rows;  ///< rows are bf16, else f32
   float beta;
-  float* const* write_rows;
+  void* const* write_rows;
+  const void* const* write_sources;
+  const RowKind* write_kinds;  ///< of the sources
   const float* write_weights;
   const float* write_decays;
   const void* const* read_rows;
@@ -158,7 +161,6 @@ struct RecurrentKernels {
   void (*row_decay)(const RowDecay&);
   void (*state_step)(const StateStep&);
   void (*sdm_rows)(const SdmRows&);
-  void (*convert_row)(int count, const void* from, RowKind kind, float* to);
   void (*largest_places)(const LargestPlaces&);
   void (*best_pairs)(const BestPairs&);
 };

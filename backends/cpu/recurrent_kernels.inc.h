@@ -26,7 +26,6 @@ const RecurrentKernels kRecurrentKernels = {
     .row_decay = row_decay,
     .state_step = state_step,
     .sdm_rows = sdm_rows,
-    .convert_row = convert_row,
     .largest_places = largest_places,
     .best_pairs = best_pairs,
 };

@@ -1,5 +1,6 @@
-// sdm on the cpu, in four stages: addresses of all tokens; private rows for the slots that will be written; their
-// contents; then the tokens in order, for each sequence, head and band of columns (columns do not meet in the update).
+// sdm on the cpu, in three stages: addresses of all tokens; private rows for the slots that will be written; then the
+// tokens in order, for each sequence, head and band of columns (columns do not meet in the update). Until its first
+// write a slot is read where it was, M0 or a shared row: no copy, and no rounding but that of the write itself.
 //
 // Prefill and decode run the same update, so any split of a prefill keeps the bits. Nothing here is O(N).
 #include <algorithm>
@@ -14,22 +15,20 @@ namespace {
 
 /// The narrowest band of columns: wide enough that looking up a token's rows costs little beside them.
 constexpr std::int32_t kBandColumns = 64;
-/// Rows filled by one task.
-constexpr std::int64_t kFillGrain = 32;
 
 struct SdmScratch {
   std::int32_t *write_slots, *read_slots;  ///< [T, H, held]
   float *write_weights, *read_weights;
   SdmFreshRow* fresh;
   std::int64_t* fresh_first;  ///< [B] a sequence's first place in `fresh`
-  std::int64_t* fresh_count;  ///< [B]
+  std::int32_t* fresh_row;    ///< [B] rows in use before: the index of its first fresh row
 };
 
 struct SdmPiece {
   SdmAddressWork write_address, read_address;
-  float** write_rows;
-  const void** read_rows;
-  RowKind* read_kinds;
+  void** write_rows;
+  const void **write_sources, **read_rows;
+  RowKind *write_kinds, *read_kinds;
   float* write_decays;
   float* residual;  ///< [V]
 };
@@ -52,7 +51,7 @@ SdmScratch carve(const SdmArgs& a, ScratchLayout& layout) {
   s.read_weights = layout.take<float>(reads);
   s.fresh = layout.take<SdmFreshRow>(most_fresh_rows(a, a.batch.token_count, a.batch.sequence_count));
   s.fresh_first = layout.take<std::int64_t>(a.batch.sequence_count);
-  s.fresh_count = layout.take<std::int64_t>(a.batch.sequence_count);
+  s.fresh_row = layout.take<std::int32_t>(a.batch.sequence_count);
   return s;
 }
 
@@ -60,7 +59,9 @@ SdmPiece carve_piece(const SdmArgs& a, ScratchLayout& layout) {
   SdmPiece p;
   p.write_address = carve_sdm_address_work(a.side, a.write_count, layout);
   p.read_address = carve_sdm_address_work(a.side, a.read_count, layout);
-  p.write_rows = layout.take<float*>(write_held(a));
+  p.write_rows = layout.take<void*>(write_held(a));
+  p.write_sources = layout.take<const void*>(write_held(a));
+  p.write_kinds = layout.take<RowKind>(write_held(a));
   p.read_rows = layout.take<const void*>(read_held(a));
   p.read_kinds = layout.take<RowKind>(read_held(a));
   p.write_decays = layout.take<float>(write_held(a));
@@ -126,37 +127,33 @@ void find_addresses(const SdmRun& r, std::int64_t item, std::byte* memory) {
   }
 }
 
-void take_rows(const SdmRun& r, std::int64_t b) {
-  const SdmArgs& a = r.a;
-  const std::int32_t begin = a.batch.offsets_host[b], count = a.batch.offsets_host[b + 1] - begin;
-  const std::int32_t* slots = r.scratch.write_slots + static_cast<std::int64_t>(begin) * a.head_count * write_held(a);
-  r.scratch.fresh_count[b] =
-      count == 0 ? 0 : take_sdm_rows(a, a.tables[b], slots, count, r.scratch.fresh + r.scratch.fresh_first[b]);
-}
-
-void fill_rows(const SdmRun& r, std::int64_t b, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t i = begin; i < end; ++i) {
-    fill_sdm_row(r.kernels, r.a, r.a.tables[b], r.scratch.fresh[r.scratch.fresh_first[b] + i]);
-  }
-}
-
-/// Private rows for all slots that will be written. A decode step fills the few rows of a sequence where it takes them.
-void make_rows(const SdmRun& r, ThreadPool& pool) {
+/// Private rows for all slots that will be written.
+void take_rows(const SdmRun& r, ThreadPool& pool) {
   const Batch& batch = r.a.batch;
   std::int64_t first = 0;
   for (std::int32_t b = 0; b < batch.sequence_count; ++b) {
     r.scratch.fresh_first[b] = first;
     first += most_fresh_rows(r.a, batch.offsets_host[b + 1] - batch.offsets_host[b], 1);
   }
-  const bool is_decode = r.a.phase == Phase::kDecode;
   pool.parallel_for(batch.sequence_count, [&](std::int64_t b) {
-    take_rows(r, b);
-    if (is_decode) fill_rows(r, b, 0, r.scratch.fresh_count[b]);
+    const std::int32_t begin = batch.offsets_host[b], count = batch.offsets_host[b + 1] - begin;
+    if (count == 0) return;
+    const std::int64_t first_slot = static_cast<std::int64_t>(begin) * r.a.head_count * write_held(r.a);
+    r.scratch.fresh_row[b] = r.a.tables[b].control[0];
+    take_sdm_rows(r.a, r.a.tables[b], r.scratch.write_slots + first_slot, count,
+                  r.scratch.fresh + r.scratch.fresh_first[b]);
   });
-  for (std::int32_t b = 0; !is_decode && b < batch.sequence_count; ++b) {
-    pool.parallel_ranges(r.scratch.fresh_count[b], kFillGrain,
-                         [&](std::int64_t begin, std::int64_t end) { fill_rows(r, b, begin, end); });
+}
+
+/// What a slot of sequence b holds for its token t: before the writes of a row's first token, the row that was left.
+SdmRowSource source_at(const SdmRun& r, std::int32_t b, std::int64_t flat_slot, std::int32_t t, bool before_writes) {
+  const SdmTable& table = r.a.tables[b];
+  std::int32_t index = table.row_of_slot[flat_slot];
+  if (index >= r.scratch.fresh_row[b]) {
+    const SdmFreshRow& fresh = r.scratch.fresh[r.scratch.fresh_first[b] + index - r.scratch.fresh_row[b]];
+    if (t < fresh.token || (t == fresh.token && before_writes)) index = fresh.old_index;
   }
+  return sdm_source(r.a, table, flat_slot, index);
 }
 
 void find_decays(const SdmRun& r, std::int64_t head_row, float* decays) {
@@ -179,15 +176,18 @@ void update_token(const SdmRun& r, const SdmPiece& piece, std::int32_t b, std::i
   const SdmTable& table = a.tables[b];
   const std::int64_t head_row = t * a.head_count + h, head_slots = static_cast<std::int64_t>(h) * a.side * a.side;
   const std::int32_t writes = write_held(a), reads = read_held(a);
+  const auto of_sequence = static_cast<std::int32_t>(t - a.batch.offsets_host[b]);
   for (std::int32_t i = 0; i < writes; ++i) {
-    const std::int32_t slot = r.scratch.write_slots[head_row * writes + i];
-    piece.write_rows[i] = sdm_row(a, table, table.row_of_slot[head_slots + slot]) + first;
+    const std::int64_t flat_slot = head_slots + r.scratch.write_slots[head_row * writes + i];
+    const SdmRowSource source = source_at(r, b, flat_slot, of_sequence, true);
+    piece.write_sources[i] = source.at(first);
+    piece.write_kinds[i] = source.kind;
+    piece.write_rows[i] = sdm_row(a, table, table.row_of_slot[flat_slot]) + first * (dtype_bits(a.row_dtype) / 8);
   }
   for (std::int32_t i = 0; i < reads; ++i) {
-    const std::int64_t flat_slot = head_slots + r.scratch.read_slots[head_row * reads + i];
-    const SdmRowSource source = sdm_source(a, table, flat_slot, table.row_of_slot[flat_slot]);
-    const std::int64_t element_bytes = source.kind == RowKind::kF32 ? 4 : 2;
-    piece.read_rows[i] = source.row ? static_cast<const std::byte*>(source.row) + first * element_bytes : nullptr;
+    const SdmRowSource source =
+        source_at(r, b, head_slots + r.scratch.read_slots[head_row * reads + i], of_sequence, false);
+    piece.read_rows[i] = source.at(first);
     piece.read_kinds[i] = source.kind;
   }
   find_decays(r, head_row, piece.write_decays);
@@ -196,8 +196,11 @@ void update_token(const SdmRun& r, const SdmPiece& piece, std::int32_t b, std::i
                       .write_count = writes,
                       .read_count = reads,
                       .slot_residual = a.slot_residual,
+                      .has_half_rows = a.row_dtype == DType::kBF16,
                       .beta = a.beta[head_row],
                       .write_rows = piece.write_rows,
+                      .write_sources = piece.write_sources,
+                      .write_kinds = piece.write_kinds,
                       .write_weights = r.scratch.write_weights + head_row * writes,
                       .write_decays = piece.write_decays,
                       .read_rows = piece.read_rows,
@@ -234,7 +237,7 @@ void run(BackendQueue* queue, const SdmArgs& a, void* memory) {
   std::byte* pieces = static_cast<std::byte*>(memory) + layout.size_bytes();
   run_items(pool, address_items(a), pieces, piece_bytes(a),
             [&](std::int64_t item, std::byte* own) { find_addresses(r, item, own); });
-  make_rows(r, pool);
+  take_rows(r, pool);
   run_items(pool, std::int64_t{a.batch.sequence_count} * a.head_count * r.bands(), pieces, piece_bytes(a),
             [&](std::int64_t item, std::byte* own) { update_item(r, item, own); });
 }

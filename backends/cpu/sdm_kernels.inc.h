@@ -23,6 +23,25 @@ inline Lanes load_row_end(const void* row, RowKind kind, int c, int n) {
   return kind == RowKind::kBF16 ? load_bf16(end) : load_f16(end);
 }
 
+/// Vector j of kVectors from column c; the last one may be short.
+template <bool kPartial>
+inline Lanes take_row(const void* row, RowKind kind, int c, bool is_last, int last) {
+  return kPartial && is_last ? load_row_end(row, kind, c, last) : load_row(row, kind, c);
+}
+
+/// Rounds to bf16, ties to even; NaN stays NaN.
+inline void store_bf16(std::uint16_t* to, int n, Lanes x) {
+  std::uint32_t bits[kLanes];
+  std::uint16_t half[kLanes];
+  std::memcpy(bits, &x, sizeof bits);
+  for (int i = 0; i < kLanes; ++i) {
+    const bool is_nan = (bits[i] & 0x7fffffffu) > 0x7f800000u;
+    half[i] =
+        static_cast<std::uint16_t>((is_nan ? bits[i] | 0x400000u : bits[i] + 0x7fffu + (bits[i] >> 16 & 1)) >> 16);
+  }
+  std::memcpy(to, half, static_cast<std::size_t>(n) * sizeof half[0]);
+}
+
 template <int kVectors, bool kPartial>
 inline void write_columns(const SdmRows& s, int column, int last) {
   Lanes residual[kVectors], value[kVectors];
@@ -32,9 +51,11 @@ inline void write_columns(const SdmRows& s, int column, int last) {
   }
   for (int i = 0; i < s.write_count; ++i) {
     const Lanes weight = broadcast(-s.write_weights[i] * s.write_decays[i]);
+    const RowKind kind = s.write_kinds[i];
+    if (kind == RowKind::kZero) continue;
 #pragma GCC unroll 8
     for (int j = 0; j < kVectors; ++j) {
-      const Lanes row = load_columns<kPartial>(s.write_rows[i] + column + j * kLanes, j == kVectors - 1, last);
+      const Lanes row = take_row<kPartial>(s.write_sources[i], kind, column + j * kLanes, j == kVectors - 1, last);
       residual[j] = fma(weight, row, residual[j]);
     }
   }
@@ -44,12 +65,18 @@ inline void write_columns(const SdmRows& s, int column, int last) {
   }
   for (int i = 0; i < s.write_count; ++i) {
     const Lanes decay = broadcast(s.write_decays[i]), write = broadcast(s.beta * s.write_weights[i]);
+    const RowKind kind = s.write_kinds[i];
 #pragma GCC unroll 8
     for (int j = 0; j < kVectors; ++j) {
-      float* row = s.write_rows[i] + column + j * kLanes;
-      const Lanes decayed = load_columns<kPartial>(row, j == kVectors - 1, last) * decay;
-      const Lanes change = s.slot_residual ? value[j] - decayed : residual[j];
-      store_columns<kPartial>(row, j == kVectors - 1, last, fma(write, change, decayed));
+      const int c = column + j * kLanes;
+      const bool is_last = j == kVectors - 1;
+      const Lanes decayed = take_row<kPartial>(s.write_sources[i], kind, c, is_last, last) * decay;
+      const Lanes written = fma(write, s.slot_residual ? value[j] - decayed : residual[j], decayed);
+      if (s.has_half_rows) {
+        store_bf16(static_cast<std::uint16_t*>(s.write_rows[i]) + c, kPartial && is_last ? last : kLanes, written);
+      } else {
+        store_columns<kPartial>(static_cast<float*>(s.write_rows[i]) + c, is_last, last, written);
+      }
     }
   }
 }
@@ -65,9 +92,7 @@ inline void read_columns(const SdmRows& s, int column, int last) {
     const Lanes weight = broadcast(s.read_weights[i]);
 #pragma GCC unroll 8
     for (int j = 0; j < kVectors; ++j) {
-      const int c = column + j * kLanes;
-      const bool is_short = kPartial && j == kVectors - 1;
-      const Lanes row = is_short ? load_row_end(s.read_rows[i], kind, c, last) : load_row(s.read_rows[i], kind, c);
+      const Lanes row = take_row<kPartial>(s.read_rows[i], kind, column + j * kLanes, j == kVectors - 1, last);
       sum[j] = fma(weight, row, sum[j]);
     }
   }
@@ -90,12 +115,6 @@ void sdm_rows(const SdmRows& s) {
   for (; column + 2 * kLanes <= s.columns; column += 2 * kLanes) sdm_columns<2, false>(s, column, kLanes);
   if (column + kLanes <= s.columns) sdm_columns<1, false>(s, column, kLanes), column += kLanes;
   if (column < s.columns) sdm_columns<1, true>(s, column, s.columns - column);
-}
-
-void convert_row(int count, const void* from, RowKind kind, float* to) {
-  int c = 0;
-  for (; c + kLanes <= count; c += kLanes) store(to + c, load_row(from, kind, c));
-  if (c < count) store_first(to + c, count - c, load_row_end(from, kind, c, count - c));
 }
 
 /// Floats in the order of their values, as integers.

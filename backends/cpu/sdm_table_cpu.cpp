@@ -5,36 +5,28 @@
 namespace cairn::cpu {
 
 SdmRowSource sdm_source(const SdmArgs& a, const SdmTable& table, std::int64_t flat_slot, std::int32_t index) {
-  if (index >= 0) return {sdm_row(a, table, index), RowKind::kF32};
+  if (index >= 0) return {sdm_row(a, table, index), row_kind(a.row_dtype)};
   if (!a.initial) return {nullptr, RowKind::kZero};
   const std::int64_t element_bytes = dtype_bits(a.initial_dtype) / 8;
   return {static_cast<const std::byte*>(a.initial) + flat_slot * a.value_dim * element_bytes,
           row_kind(a.initial_dtype)};
 }
 
-std::int64_t take_sdm_rows(const SdmArgs& a, const SdmTable& table, const std::int32_t* slots, std::int32_t token_count,
-                           SdmFreshRow* fresh) {
+void take_sdm_rows(const SdmArgs& a, const SdmTable& table, const std::int32_t* slots, std::int32_t token_count,
+                   SdmFreshRow* fresh) {
   const std::int32_t held = sdm_slots_held(a.side, a.write_count);
   const std::int64_t slots_per_head = static_cast<std::int64_t>(a.side) * a.side;
   const std::int32_t first_private = table.control[1];
-  std::int64_t count = 0;
   for (std::int32_t t = 0; t < token_count; ++t) {
     for (std::int32_t h = 0; h < a.head_count; ++h) {
       for (std::int32_t i = 0; i < held; ++i) {
-        const std::int64_t flat_slot = h * slots_per_head + *slots++;
-        std::int32_t& index = table.row_of_slot[flat_slot];
+        std::int32_t& index = table.row_of_slot[h * slots_per_head + *slots++];
         if (index >= first_private) continue;
-        fresh[count++] = {flat_slot, table.control[0], index};
+        *fresh++ = {index, t};
         index = table.control[0]++;
       }
     }
   }
-  return count;
-}
-
-void fill_sdm_row(const RecurrentKernels& kernels, const SdmArgs& a, const SdmTable& table, const SdmFreshRow& fresh) {
-  const SdmRowSource source = sdm_source(a, table, fresh.flat_slot, fresh.old_index);
-  kernels.convert_row(a.value_dim, source.row, source.kind, sdm_row(a, table, fresh.index));
 }
 
 }  // namespace cairn::cpu

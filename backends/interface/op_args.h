@@ -2,7 +2,8 @@
 //
 // Shapes use the house's letters: T tokens of the batch, B sequences, D model dim, H heads, HK key heads, HV value heads,
 // K key dim, V value dim, P partitions, N slots. Row-major, last letter fastest. Activations have the element type `dtype`
-// (kF32, or kBF16 on a GPU); gates (log-decays, beta) and states are f32 always. Log-decays are natural logs, <= 0.
+// (kF32, or kBF16 on a GPU); gates (log-decays, beta) and states are f32 always, SDM rows aside. Log-decays are
+// natural logs, <= 0.
 // An operator writes all of its outputs and nothing else; outputs may hold NaN before. Inputs and outputs do not overlap
 // unless the comment says so. Same inputs, same bits; the same sequence gives the same bits in any batch.
 #pragma once
@@ -361,12 +362,12 @@ struct SseArgs {
 // ---------------------------------------------------------------- SDM (spec 5, 8)
 
 /// One sequence's slot tables of one layer: copy-on-write rows over the model's M0.
-/// Row r lives at slabs[r / rows_per_slab] + (r % rows_per_slab) * V.  A slot's row is row_of_slot[h * N + i], or -1: the
+/// Row r lives at element (r % rows_per_slab) * V of slabs[r / rows_per_slab]. A slot's row is row_of_slot[h * N + i], or -1: the
 /// slot still equals M0. Rows below control[1] are shared with other states: to write one, take the next free row
 /// (control[0]++), copy, and point the slot at it. The runtime reserves enough rows before each call.
 struct SdmTable {
   std::int32_t* row_of_slot;  ///< [H, N]
-  float* const* slabs;
+  void* const* slabs;         ///< elements of SdmArgs::row_dtype
   std::int32_t* control;      ///< [0] rows in use, [1] first private row
 };
 
@@ -386,6 +387,7 @@ struct SdmArgs {
   const void* initial;                 ///< M0 [H, N, V], or null: zeros
   DType initial_dtype;
   std::int32_t rows_per_slab;          ///< a power of two
+  DType row_dtype;                     ///< of the tables: f32, or bf16: rounded to nearest even at each write, nowhere else
   const SdmTable* tables;              ///< [B], device memory
   Rows out;
   Rows residual;                       ///< shared residual, before beta; data null: not wanted

@@ -1,7 +1,8 @@
 // sdm: sparse delta memory, one token of one head.   Write set I_w with weights k_i, read set I_r with weights q_i:
 //   M~[i] = exp(g) M[i] (key-weighted: exp(g k_i)),  i in I_w;    r = v - sum k_i M~[i];    M[i] = M~[i] + beta k_i r
 //   slot residual: M[i] = M~[i] + beta k_i (v - M~[i]);           y = sum over I_r of q_i M[i]: read after write.
-// Source: spec 5 and 8; D1 Fig. 2, App. A. Numerics: double inside a token; rows are f32 between tokens.
+// Source: spec 5 and 8; D1 Fig. 2, App. A. Numerics: double inside a token; between tokens rows are f32 or bf16,
+// rounded to nearest even when they are written: a token reads what it wrote as it was rounded.
 #include <algorithm>
 #include <cmath>
 
@@ -22,6 +23,7 @@ struct SdmScratch {
   double* write_weights;
   double* read_weights;
   double* residual_V;
+  double* written_V;
   double* out_V;
 };
 
@@ -34,6 +36,7 @@ SdmScratch carve(const SdmArgs& a, ScratchLayout& layout) {
   s.write_weights = layout.take<double>(a.write_count);
   s.read_weights = layout.take<double>(a.read_count);
   s.residual_V = layout.take<double>(a.value_dim);
+  s.written_V = layout.take<double>(a.value_dim);
   s.out_V = layout.take<double>(a.value_dim);
   return s;
 }
@@ -46,23 +49,32 @@ class Slots {
 
   double value(std::int32_t slot, std::int32_t v) const {
     const std::int32_t index = table_.row_of_slot[first_ + slot];
-    if (index >= 0) return row_at(index)[v];
+    if (index >= 0) return element(row_at(index), a_.row_dtype, v);
     return a_.initial ? element(a_.initial, a_.initial_dtype, (first_ + slot) * a_.value_dim + v) : 0;
   }
 
-  /// The slot's row, its own from now on: a slot that still equals M0, or whose row is shared, takes the next free one.
-  float* writable(std::int32_t slot) const {
+  /// A slot that still equals M0, or whose row is shared, takes the next free row.
+  void make_own(std::int32_t slot) const {
     std::int32_t& index = table_.row_of_slot[first_ + slot];
-    if (index >= table_.control[1]) return row_at(index);
-    const std::int32_t fresh = table_.control[0]++;
-    for (std::int32_t v = 0; v < a_.value_dim; ++v) row_at(fresh)[v] = static_cast<float>(value(slot, v));
-    index = fresh;
-    return row_at(fresh);
+    if (index < table_.control[1]) index = table_.control[0]++;
+  }
+
+  void write(std::int32_t slot, const double* values_V) const {
+    void* row = row_at(table_.row_of_slot[first_ + slot]);
+    for (std::int32_t v = 0; v < a_.value_dim; ++v) {
+      const auto value = static_cast<float>(values_V[v]);
+      if (a_.row_dtype == DType::kBF16) {
+        static_cast<std::uint16_t*>(row)[v] = to_bf16(value);
+      } else {
+        static_cast<float*>(row)[v] = value;
+      }
+    }
   }
 
  private:
-  float* row_at(std::int32_t index) const {
-    return table_.slabs[index / a_.rows_per_slab] + static_cast<std::int64_t>(index % a_.rows_per_slab) * a_.value_dim;
+  void* row_at(std::int32_t index) const {
+    const std::int64_t first = static_cast<std::int64_t>(index % a_.rows_per_slab) * a_.value_dim;
+    return static_cast<std::byte*>(table_.slabs[index / a_.rows_per_slab]) + first * dtype_bits(a_.row_dtype) / 8;
   }
 
   const SdmArgs& a_;
@@ -82,12 +94,14 @@ void write_token(const SdmArgs& a, const Slots& slots, const float* v_V, double 
     for (std::int32_t v = 0; v < a.value_dim; ++v) s.residual_V[v] -= weight * slots.value(s.write_slots[i], v);
   }
   for (std::int32_t i = 0; i < size; ++i) {
-    float* slot = slots.writable(s.write_slots[i]);
+    const std::int32_t slot = s.write_slots[i];
     const double kept = decay(i), write = beta * s.write_weights[i];
     for (std::int32_t v = 0; v < a.value_dim; ++v) {
-      const double decayed = kept * slot[v];
-      slot[v] = static_cast<float>(decayed + write * (a.slot_residual ? v_V[v] - decayed : s.residual_V[v]));
+      const double decayed = kept * slots.value(slot, v);
+      s.written_V[v] = decayed + write * (a.slot_residual ? v_V[v] - decayed : s.residual_V[v]);
     }
+    slots.make_own(slot);
+    slots.write(slot, s.written_V);
   }
 }
 
@@ -130,6 +144,9 @@ void run_token(const SdmArgs& a, std::int32_t b, std::int64_t t, std::int32_t h,
 const char* sdm_unsupported_reason(const SdmArgs& a) {
   if (a.initial_dtype != DType::kF32 && a.initial_dtype != DType::kBF16 && a.initial_dtype != DType::kF16) {
     return unsupported("sdm: M0 of %s is not supported (supported: f32, bf16, f16)", dtype_name(a.initial_dtype));
+  }
+  if (a.row_dtype != DType::kF32 && a.row_dtype != DType::kBF16) {
+    return unsupported("sdm: rows of %s are not supported (supported: f32, bf16)", dtype_name(a.row_dtype));
   }
   if (a.side > 32768) return unsupported("sdm: side %d is not supported (supported: 1 to 32768)", a.side);
   return first_reason(

@@ -58,6 +58,9 @@ Status Plan::bind() {
     for (std::int64_t dim : tensor.shape) count *= static_cast<std::uint64_t>(dim);
     parameter_count_ += count;
   }
+  for (StateSlot& slot : slots) {
+    if (slot.kind == SlotKind::kSlotTable) slot.row_dtype = options_.sdm_rows;
+  }
   CAIRN_TRY_ASSIGN(StateLayout layout, StateLayout::plan(std::move(slots), model.fingerprint, model.name, model.vocab_size,
                                                          static_cast<std::int32_t>(model.layers.size())));
   layout_ = std::make_shared<const StateLayout>(std::move(layout));
@@ -100,6 +103,7 @@ Result<StepMemory> Plan::measure(std::int32_t token_count, std::int32_t sequence
     nowhere(step.states.tables[i]);
   }
   step.states.rows_per_slab.assign(slot_count, 1);
+  step.states.row_dtypes.assign(slot_count, options_.sdm_rows);
   step.start_planning();
   forward(step, nullptr, nullptr, logits_rows, nullptr);
   CAIRN_TRY(step.plan_status());

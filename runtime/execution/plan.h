@@ -13,6 +13,7 @@ namespace cairn {
 
 struct PlanOptions {
   DType activations = DType::kF32;
+  DType sdm_rows = DType::kF32;  ///< of slot tables' rows in states: f32 or bf16
   /// Called while weights are placed, with (done, total) layers; false cancels. May be empty.
   std::function<bool(std::uint64_t, std::uint64_t)> progress;
 };

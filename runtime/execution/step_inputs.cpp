@@ -80,6 +80,7 @@ void StepInputs::fill_states(std::span<const StepPart> parts, Step& step) {
   step.states.caches.resize(slots.size());
   step.states.tables.resize(slots.size());
   step.states.rows_per_slab.resize(slots.size());
+  step.states.row_dtypes.resize(slots.size());
   std::size_t dense = 0, caches = 0, tables = 0;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const auto slot = static_cast<std::int32_t>(i);
@@ -88,6 +89,7 @@ void StepInputs::fill_states(std::span<const StepPart> parts, Step& step) {
       for (const StepPart& part : parts) host_view_.tables[tables + b++] = part.state->table(slot);
       step.states.tables[i] = device_view_.tables + tables;
       step.states.rows_per_slab[i] = parts.empty() ? 1 : parts[0].state->rows_per_slab(slot);
+      step.states.row_dtypes[i] = slots[i].row_dtype;
       tables += static_cast<std::size_t>(sequence_room_);
     } else if (is_cache(slots[i].kind)) {
       // The slot after the keys holds the values, where there are any.

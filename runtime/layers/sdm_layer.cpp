@@ -65,6 +65,7 @@ class SdmLayer : public Mixer {
     args.initial = initial_.data;
     args.initial_dtype = initial_.dtype;
     args.rows_per_slab = step.states.rows_per_slab[table_slot_];
+    args.row_dtype = step.states.row_dtypes[table_slot_];
     args.tables = step.states.tables[table_slot_];
     args.out = o;
     args.residual = residual;

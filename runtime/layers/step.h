@@ -21,6 +21,7 @@ struct StepStates {
   std::vector<const KvCache*> caches;     ///< by the keys' slot index: [B]
   std::vector<const SdmTable*> tables;    ///< by slot index: [B]
   std::vector<std::int32_t> rows_per_slab;  ///< by slot index, of slot tables
+  std::vector<DType> row_dtypes;            ///< by slot index, of slot tables
 };
 
 /// Sparse prefill of this step; only GDN layers look at it.

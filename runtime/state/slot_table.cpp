@@ -20,6 +20,7 @@ SlotTable::Geometry SlotTable::geometry(const StateSlot& slot) {
   Geometry g;
   g.slot_count = static_cast<std::int32_t>(slot.shape[0] * slot.shape[1]);
   g.value_dim = static_cast<std::int32_t>(slot.shape[2]);
+  g.row_dtype = slot.row_dtype;
   g.writes_per_token = static_cast<std::int32_t>(slot.shape[0] * std::min<std::int64_t>(slot.writes_per_token, slot.shape[1]));
   const std::uint64_t table_bytes = g.row_bytes() * static_cast<std::uint64_t>(g.slot_count);
   g.is_small = table_bytes <= kSmallTableBytes;
@@ -46,7 +47,7 @@ Status SlotTable::allocate_arrays() {
   CAIRN_TRY_ASSIGN(control_, device_->allocate(2 * sizeof(std::int32_t)));
   // Room for one private table over one frozen one; write_slab_pointers() makes more.
   const auto pointers = static_cast<std::size_t>(std::min<std::int64_t>(2 * slabs_for(geometry_.slot_count) + 2, 1 << 16));
-  CAIRN_TRY_ASSIGN(slab_pointers_, device_->allocate(pointers * sizeof(float*)));
+  CAIRN_TRY_ASSIGN(slab_pointers_, device_->allocate(pointers * sizeof(void*)));
   return {};
 }
 
@@ -68,12 +69,12 @@ Status SlotTable::fill_index(Queue& queue) {
 }
 
 SdmTable SlotTable::view() const {
-  return {index_.as<std::int32_t>(), slab_pointers_.as<float*>(), control_.as<std::int32_t>()};
+  return {index_.as<std::int32_t>(), slab_pointers_.as<void*>(), control_.as<std::int32_t>()};
 }
 
-float* SlotTable::row_address(const SlabList& slabs, const Geometry& geometry, std::int32_t row) {
-  return slabs[static_cast<std::size_t>(row / geometry.rows_per_slab)]->as<float>() +
-         static_cast<std::int64_t>(row % geometry.rows_per_slab) * geometry.value_dim;
+std::byte* SlotTable::row_address(const SlabList& slabs, const Geometry& geometry, std::int32_t row) {
+  return slabs[static_cast<std::size_t>(row / geometry.rows_per_slab)]->as<std::byte>() +
+         static_cast<std::uint64_t>(row % geometry.rows_per_slab) * geometry.row_bytes();
 }
 
 std::uint64_t SlotTable::array_bytes() const {
@@ -100,13 +101,13 @@ Status SlotTable::write_control(Queue& queue, std::int64_t rows_in_use, std::int
 }
 
 Status SlotTable::write_slab_pointers(Queue& queue) {
-  const std::size_t need_bytes = slabs_.size() * sizeof(float*);
+  const std::size_t need_bytes = slabs_.size() * sizeof(void*);
   if (need_bytes > slab_pointers_.size_bytes()) {
     CAIRN_TRY_ASSIGN(slab_pointers_, device_->allocate(2 * need_bytes));
   }
-  std::vector<float*> pointers;
+  std::vector<void*> pointers;
   pointers.reserve(slabs_.size());
-  for (const std::shared_ptr<Slab>& slab : slabs_) pointers.push_back(slab->as<float>());
+  for (const std::shared_ptr<Slab>& slab : slabs_) pointers.push_back(slab->data());
   CAIRN_TRY(queue.copy(slab_pointers_.data(), pointers.data(), need_bytes, CopyKind::kHostToDevice));
   return queue.synchronize();
 }
@@ -255,7 +256,7 @@ Status SlotTable::compact(Queue& queue, const std::vector<std::int64_t>& live_ro
       row = static_cast<std::int32_t>(base + row % rows_per_slab);
       continue;
     }
-    float* to = kept[static_cast<std::size_t>(next_row / rows_per_slab)]->as<float>() + next_row % rows_per_slab * geometry_.value_dim;
+    std::byte* to = row_address(kept, geometry_, static_cast<std::int32_t>(next_row));
     CAIRN_TRY(queue.copy(to, row_address(row), geometry_.row_bytes(), CopyKind::kDeviceToDevice));
     row = static_cast<std::int32_t>(next_row++);
   }

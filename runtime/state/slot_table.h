@@ -3,7 +3,7 @@
 // A fresh table is an index of -1s: every slot still equals M0. The operator gives a slot its own row when it first writes
 // it (SdmTable in op_args.h). Rows live in slabs of equal size that forks and checkpoints share:
 //
-//   row_of_slot [H, N] ----> row r ----> slabs[r >> shift] + (r & mask) * V
+//   row_of_slot [H, N] ----> row r ----> slabs[r >> shift] + (r & mask) * V      f32 or bf16 elements
 //   control[0] rows in use; rows below control[1] are frozen: shared, and copied to a new row before they are written
 //
 // The operator takes rows on the device, so the host knows only an upper bound of control[0]; reserve() reads the exact
@@ -38,10 +38,11 @@ class SlotTable {
   struct Geometry {
     std::int32_t slot_count = 0;   ///< H * N
     std::int32_t value_dim = 0;
+    DType row_dtype = DType::kF32;
     std::int32_t rows_per_slab = 1;
     std::int32_t writes_per_token = 0;  ///< W * H
     bool is_small = false;         ///< a whole private table is at most 8 MiB: reserved at the first write
-    std::uint64_t row_bytes() const { return static_cast<std::uint64_t>(value_dim) * sizeof(float); }
+    std::uint64_t row_bytes() const { return static_cast<std::uint64_t>(value_dim) * static_cast<std::uint64_t>(dtype_bits(row_dtype) / 8); }
     std::uint64_t slab_bytes() const { return row_bytes() * static_cast<std::uint64_t>(rows_per_slab); }
     std::uint64_t index_bytes() const { return static_cast<std::uint64_t>(slot_count) * sizeof(std::int32_t); }
   };
@@ -75,8 +76,8 @@ class SlotTable {
 
   /// Host copy of row_of_slot [H * N]; waits for the queue.
   Status read_index(Queue& queue, std::vector<std::int32_t>& row_of_slot) const;
-  float* row_address(std::int32_t row) const { return row_address(slabs_, geometry_, row); }
-  static float* row_address(const SlabList& slabs, const Geometry& geometry, std::int32_t row);
+  std::byte* row_address(std::int32_t row) const { return row_address(slabs_, geometry_, row); }
+  static std::byte* row_address(const SlabList& slabs, const Geometry& geometry, std::int32_t row);
 
   /// Fills an empty table: slots[i] gets row i, whose contents the caller then copies to row_address(i).
   Status assign_slots(Queue& queue, const std::vector<std::int32_t>& slots);

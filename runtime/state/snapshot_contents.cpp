@@ -38,7 +38,7 @@ void add_slot_sections(const SnapshotContents& contents, const std::string& pref
     const auto rows = static_cast<std::int64_t>(
         checkpoint < 0 ? slot.row_count : contents.checkpoints[static_cast<std::size_t>(checkpoint)].row_counts[index]);
     if (rows == 0) return;
-    sections.push_back({name + ".rows", DType::kF32, {rows, slot.shape[2]}, What::kRows, checkpoint, slot_index, 0});
+    sections.push_back({name + ".rows", slot.row_dtype, {rows, slot.shape[2]}, What::kRows, checkpoint, slot_index, 0});
     sections.push_back({name + ".slots", DType::kI32, {rows}, What::kSlots, checkpoint, slot_index, slot.shape[0] * slot.shape[1]});
     return;
   }
@@ -71,6 +71,9 @@ Status check_slot(const SnapshotSlot& slot, std::int32_t layer_count) {
   }
   if (slot.kind == SlotKind::kKvFull && slot.shape[0] != 0) {
     return Status::format_error("slot %s: dimension 0 is %lld, must be 0 (the tokens are counted elsewhere)", name, static_cast<ll>(slot.shape[0]));
+  }
+  if (slot.row_dtype != DType::kF32 && (!is_table(slot) || slot.row_dtype != DType::kBF16)) {
+    return Status::format_error("slot %s: rows of %s (slot tables: f32 or bf16)", name, dtype_name(slot.row_dtype));
   }
   if (!is_table(slot)) {
     if (slot.row_count == 0) return {};
@@ -184,6 +187,7 @@ Status read_slots(const schema::SnapshotHeader& header, SnapshotContents& conten
     }
     slot.shape = copy_vector(entry->shape());
     slot.row_count = entry->row_count();
+    slot.row_dtype = static_cast<DType>(entry->row_dtype());
     contents.slots.push_back(std::move(slot));
   }
   return {};
@@ -257,7 +261,8 @@ void build_snapshot_header(flatbuffers::FlatBufferBuilder& builder, const Snapsh
   for (const SnapshotSlot& slot : contents.slots) {
     const auto name = builder.CreateString(slot.name);
     const auto shape = builder.CreateVector(slot.shape);
-    slots.push_back(schema::CreateSlot(builder, name, slot.layer, static_cast<schema::SlotKind>(slot.kind), shape, slot.row_count));
+    slots.push_back(schema::CreateSlot(builder, name, slot.layer, static_cast<schema::SlotKind>(slot.kind), shape, slot.row_count,
+                                       static_cast<schema::DType>(slot.row_dtype)));
   }
   const auto slot_vector = builder.CreateVector(slots);
   const auto rewind = build_rewind(builder, contents);
@@ -290,17 +295,24 @@ Result<SnapshotContents> read_snapshot_contents(const ContainerReader& reader) {
   return contents;
 }
 
-Status SnapshotValueCheck::check(const void* data, std::uint64_t size_bytes) {
-  const std::uint64_t count = size_bytes / 4;
-  const auto* words = static_cast<const std::uint32_t*>(data);
-  const bool is_float = section_.dtype == DType::kF32;
+/// Infinity and NaN have all bits of the exponent set.
+template <class Bits>
+Status SnapshotValueCheck::check_finite(const Bits* values, std::uint64_t count, std::uint32_t exponent) {
   for (std::uint64_t i = 0; i < count; ++i, ++count_) {
-    if (is_float) {
-      if ((words[i] & 0x7f800000U) != 0x7f800000U) continue;
-      return Status::error(CAIRN_STATUS_NUMERIC, "section '%s': element %llu is not a finite number", section_.name.c_str(),
-                           static_cast<unsigned long long>(count_));
-    }
-    const auto value = static_cast<std::int32_t>(words[i]);
+    if ((values[i] & exponent) != exponent) continue;
+    return Status::error(CAIRN_STATUS_NUMERIC, "section '%s': element %llu is not a finite number", section_.name.c_str(),
+                         static_cast<unsigned long long>(count_));
+  }
+  return {};
+}
+
+Status SnapshotValueCheck::check(const void* data, std::uint64_t size_bytes) {
+  if (section_.dtype == DType::kF32) return check_finite(static_cast<const std::uint32_t*>(data), size_bytes / 4, 0x7f800000U);
+  if (section_.dtype == DType::kBF16) return check_finite(static_cast<const std::uint16_t*>(data), size_bytes / 2, 0x7f80U);
+  const std::uint64_t count = size_bytes / 4;
+  const auto* values = static_cast<const std::int32_t*>(data);
+  for (std::uint64_t i = 0; i < count; ++i, ++count_) {
+    const std::int32_t value = values[i];
     if (value < 0 || value >= section_.value_limit) {
       return Status::format_error("section '%s': element %llu is %d, outside [0, %lld)", section_.name.c_str(),
                                   static_cast<unsigned long long>(count_), value, static_cast<ll>(section_.value_limit));

@@ -23,6 +23,7 @@ struct SnapshotSlot {
   SlotKind kind = SlotKind::kRecurrent;
   std::vector<std::int64_t> shape;  ///< as in StateSlot: shape[0] is 0 for kKvFull
   std::uint64_t row_count = 0;      ///< kSlotTable: written rows
+  DType row_dtype = DType::kF32;    ///< kSlotTable: of its rows, f32 or bf16; a reader converts them to the state's own
 };
 
 struct SnapshotCheckpoint {
@@ -75,6 +76,9 @@ class SnapshotValueCheck {
   Status check(const void* data, std::uint64_t size_bytes);
 
  private:
+  template <class Bits>
+  Status check_finite(const Bits* values, std::uint64_t count, std::uint32_t exponent);
+
   const SnapshotSection& section_;
   std::int64_t previous_ = -1;
   std::uint64_t count_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/model/element_conversion.h"
 #include "runtime/support/secure_zero.h"
 
 namespace cairn {
@@ -15,6 +16,25 @@ std::string fingerprint_text(const std::array<std::uint8_t, 32>& fingerprint) {
   char text[17];
   for (int i = 0; i < 8; ++i) std::snprintf(text + 2 * i, 3, "%02x", fingerprint[static_cast<std::size_t>(i)]);
   return text;
+}
+
+/// bf16 to f32 is exact; f32 to bf16 rounds to nearest even, and refuses what would become infinite. Both ends of a block
+/// are whole elements.
+Status convert_rows(const SnapshotSection& section, const std::byte* from, std::uint64_t first, std::uint64_t count, std::byte* to) {
+  if (section.dtype == DType::kBF16) {
+    convert_to_f32(from, DType::kBF16, count, reinterpret_cast<float*>(to));
+    return {};
+  }
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const float value = reinterpret_cast<const float*>(from)[i];
+    const std::uint16_t half = f32_to_bf16(value);
+    if ((half & 0x7f80U) == 0x7f80U) {
+      return Status::error(CAIRN_STATUS_NUMERIC, "section '%s': element %llu, %g, is beyond the bf16 rows of this model", section.name.c_str(),
+                           static_cast<unsigned long long>(first + i), static_cast<double>(value));
+    }
+    reinterpret_cast<std::uint16_t*>(to)[i] = half;
+  }
+  return {};
 }
 
 }  // namespace
@@ -121,7 +141,7 @@ Status SnapshotReader::read_values(const SnapshotSection& section, Queue& queue,
   });
 }
 
-/// Row i of slots[i]: rows lie one after the other inside a slab.
+/// Row i of slots[i]: rows lie one after the other inside a slab, in the table's type.
 Status SnapshotReader::read_table(std::int32_t checkpoint, std::int32_t slot, Queue& queue, SlotTable& table) {
   const SnapshotSection* slots_section = find(What::kSlots, checkpoint, slot);
   const SnapshotSection* rows_section = find(What::kRows, checkpoint, slot);
@@ -133,7 +153,17 @@ Status SnapshotReader::read_table(std::int32_t checkpoint, std::int32_t slot, Qu
   }));
   CAIRN_TRY(table.assign_slots(queue, slots));
   const std::uint64_t slab_bytes = table.geometry().slab_bytes();
+  const DType row_dtype = table.geometry().row_dtype;
+  const auto stored_bytes = static_cast<std::uint64_t>(dtype_bits(rows_section->dtype) / 8), kept_bytes = static_cast<std::uint64_t>(dtype_bits(row_dtype) / 8);
+  HostBuffer converted;
+  if (rows_section->dtype != row_dtype) {
+    CAIRN_TRY_ASSIGN(converted, HostBuffer::allocate(kChecksumBlockBytes / stored_bytes * kept_bytes, "snapshot rows", HostBuffer::OnRelease::kZero));
+  }
   return read_section(*rows_section, [&](const std::byte* data, std::uint64_t offset, std::uint64_t size) -> Status {
+    if (converted) {
+      CAIRN_TRY(convert_rows(*rows_section, data, offset / stored_bytes, size / stored_bytes, converted.data()));
+      data = converted.data(), offset = offset / stored_bytes * kept_bytes, size = size / stored_bytes * kept_bytes;
+    }
     for (std::uint64_t done = 0; done < size;) {
       const std::uint64_t at = offset + done;
       const std::uint64_t piece = std::min(size - done, slab_bytes - at % slab_bytes);

@@ -42,6 +42,7 @@ Status SnapshotWriter::collect_slots() {
     const auto index = static_cast<std::int32_t>(i);
     SnapshotSlot slot{slots[i].name, slots[i].layer, slots[i].kind, slots[i].shape, 0};
     if (slot.kind == SlotKind::kKvFull) slot.shape[0] = 0;
+    slot.row_dtype = slots[i].row_dtype;
     if (const SlotTable* table = state_->slot_table(index)) {
       CAIRN_TRY(collect_written(-1, index, table->view().row_of_slot, table->geometry()));
       slot.row_count = written_[{-1, index}].slots.size();
@@ -177,7 +178,7 @@ Status SnapshotWriter::write_rows(ContainerWriter& writer, const SnapshotSection
   for (std::size_t done = 0; done < rows.size();) {
     const std::size_t count = std::min(rows_at_once, rows.size() - done);
     for (std::size_t i = 0; i < count; ++i) {
-      const float* from = SlotTable::row_address(*slabs, geometry, rows[done + i]);
+      const std::byte* from = SlotTable::row_address(*slabs, geometry, rows[done + i]);
       CAIRN_TRY(queue_->copy(staging_.data() + i * row_bytes, from, row_bytes, CopyKind::kDeviceToHost));
     }
     CAIRN_TRY(queue_->synchronize());

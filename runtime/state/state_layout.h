@@ -29,6 +29,7 @@ struct StateSlot {
   const void* initial = nullptr;     ///< kSlotTable: the model's M0 on the device, or null: zeros
   DType initial_dtype = DType::kF32;
   std::int32_t writes_per_token = 0; ///< kSlotTable: slots of one head that a token may write (W)
+  DType row_dtype = DType::kF32;     ///< kSlotTable: of its rows, f32 or bf16
 };
 
 /// The plan. A slot's index is its place in slots().

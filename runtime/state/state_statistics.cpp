@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/model/element_conversion.h"
 #include "runtime/support/allocator.h"
 
 namespace cairn {
@@ -61,13 +62,16 @@ Status add_table(const SlotTable& table, Queue& queue, Accumulator& sum) {
   std::vector<std::int32_t> row_of_slot;
   CAIRN_TRY(table.read_index(queue, row_of_slot));
   const auto width = static_cast<std::size_t>(table.geometry().value_dim);
-  CAIRN_TRY_ASSIGN(const HostBuffer row_V, staging(width));
+  const DType dtype = table.geometry().row_dtype;
+  CAIRN_TRY_ASSIGN(const HostBuffer row_V, staging(2 * width));  // as f32, and as it lies
+  auto* const stored = row_V.as<float>() + width;
   sum.statistics().slots_total += row_of_slot.size();
   for (const std::int32_t row : row_of_slot) {
     if (row < 0) continue;
     ++sum.statistics().slots_written;
-    CAIRN_TRY(queue.copy(row_V.data(), table.row_address(row), width * sizeof(float), CopyKind::kDeviceToHost));
+    CAIRN_TRY(queue.copy(stored, table.row_address(row), table.geometry().row_bytes(), CopyKind::kDeviceToHost));
     CAIRN_TRY(queue.synchronize());
+    convert_to_f32(stored, dtype, width, row_V.as<float>());
     sum.add(row_V.as<float>(), width);
   }
   return {};

@@ -1,4 +1,4 @@
-// sdm: shared and slot residual, key-weighted decay, M0 of every storage or none, fresh and shared rows.
+// sdm: shared and slot residual, key-weighted decay, M0 of every storage or none, fresh and shared rows, rows in bf16.
 #include <algorithm>
 #include <memory>
 
@@ -21,6 +21,7 @@ struct SdmSpec {
   float write_scale = 1, read_scale = 1;
   bool harsh = false;
   bool forks = false;  ///< the tables are forked after every call: decode copies every row that it writes
+  DType row_dtype = DType::kF32;
   std::int64_t slots() const { return static_cast<std::int64_t>(n) * n; }
   std::int32_t writes() const { return static_cast<std::int32_t>(std::min<std::int64_t>(W, slots())); }
   std::int32_t reads() const { return static_cast<std::int32_t>(std::min<std::int64_t>(R, slots())); }
@@ -89,7 +90,8 @@ Outcome read(OpRig& rig, const SdmInputs& in, const Schedule& schedule, Phase ph
     const std::int64_t writes = static_cast<std::int64_t>(s.lengths[b]) * s.H * s.writes();
     memory.emplace_back(
         rig, s.H, s.slots(), s.V,
-        s.forks ? writes + s.lengths[b] * kRowsPerSlab : std::min<std::int64_t>(s.H * s.slots(), writes), kRowsPerSlab);
+        s.forks ? writes + s.lengths[b] * kRowsPerSlab : std::min<std::int64_t>(s.H * s.slots(), writes), kRowsPerSlab,
+        s.row_dtype);
   }
   for (const Call& call : schedule) {
     std::vector<SdmTable> tables;
@@ -110,6 +112,7 @@ Outcome read(OpRig& rig, const SdmInputs& in, const Schedule& schedule, Phase ph
     a.beta = io.packed(in.beta);
     bind_initial(rig, in, &a);
     a.rows_per_slab = kRowsPerSlab;
+    a.row_dtype = s.row_dtype;
     a.tables = rig.upload(io.pick(tables));
     a.out = io.out(out);
     if (!s.slot_residual) a.residual = io.out(residual);
@@ -134,7 +137,7 @@ Outcome read(OpRig& rig, const SdmInputs& in, const Schedule& schedule, Phase ph
 }  // namespace
 
 std::vector<OpCase> sdm_cases() {
-  const std::vector<SdmSpec> specs = {
+  std::vector<SdmSpec> specs = {
       {"ragged", 2, 12, 24, 8, 8, {1, 63, 0, 65, 130}},
       {"T 500", 1, 8, 16, 6, 10, {500}},
       {"every slot", 1, 3, 5, 64, 64, {70, 2}},
@@ -157,6 +160,44 @@ std::vector<OpCase> sdm_cases() {
       {"W 20, side 300", 1, 300, 4, 20, 3, {3}},
       {"forked after every call", 2, 5, 8, 6, 6, {30, 0, 9}, false, false, true, DType::kBF16, 1, 1, false, true},
   };
+  // Pairs of sequence and head enough for blocks of many tiles, the last of them short.
+  const Lengths many_sequences = {1, 1, 2, 1, 0, 1, 1, 1, 1};
+  specs.push_back({"many tiles", 16, 7, 484, 40, 36, many_sequences});
+  specs.push_back({"many tiles, M0 in bf16", 16, 7, 488, 64, 20, many_sequences, false, false, true, DType::kBF16});
+  // Rows of bf16: the columns of a lane follow from V and the types of rows and M0.
+  const auto half_rows = [&](SdmSpec spec) {
+    spec.row_dtype = DType::kBF16;
+    specs.push_back(spec);
+  };
+  half_rows({"bf16 rows, ragged", 2, 12, 24, 8, 8, {1, 63, 0, 65, 64}, false, false, true, DType::kBF16});
+  half_rows({"bf16 rows, M0 in f32", 2, 8, 16, 8, 6, {65, 0, 2}});
+  half_rows({"bf16 rows, M0 in f16", 1, 8, 16, 8, 8, {66}, false, false, true, DType::kF16});
+  half_rows({"bf16 rows, no M0, V 12", 2, 16, 12, 16, 16, {64, 1}, false, false, false});
+  half_rows({"bf16 rows, V 13", 2, 6, 13, 5, 7, {3, 63}, false, false, true, DType::kBF16});
+  half_rows({"bf16 rows, slot residual", 2, 8, 8, 8, 6, {65, 0, 3}, true, false, true, DType::kBF16});
+  half_rows({"bf16 rows, key-weighted decay", 1, 8, 8, 8, 8, {64}, false, true, true, DType::kBF16});
+  half_rows({"bf16 rows, W 64, R 40", 1, 32, 72, 64, 40, {64, 1}, false, false, true, DType::kBF16});
+  half_rows({"bf16 rows, W 100, R 128", 1, 40, 40, 100, 128, {5, 2}, false, false, true, DType::kBF16});
+  half_rows({"bf16 rows, V 296, few write", 2, 9, 296, 3, 30, {4, 1}, false, false, true, DType::kBF16});
+  half_rows({"bf16 rows, many tiles", 16, 7, 968, 40, 36, many_sequences, false, false, true, DType::kBF16});
+  half_rows({"bf16 rows, many tiles of few rows", 16, 5, 968, 9, 20, many_sequences, true, false, true, DType::kBF16});
+  half_rows({"bf16 rows, every slot", 1, 3, 8, 64, 64, {63, 2}, false, false, true, DType::kBF16});
+  half_rows({"bf16 rows, gates to -1e4", 1, 8, 8, 8, 8, {150}, false, false, true, DType::kBF16, 1, 1, true});
+  half_rows({"bf16 rows, forked after every call",
+             2,
+             5,
+             8,
+             6,
+             6,
+             {30, 0, 9},
+             false,
+             false,
+             true,
+             DType::kF32,
+             1,
+             1,
+             false,
+             true});
   std::vector<OpCase> result;
   for (const SdmSpec& spec : specs) {
     const auto inputs = make_inputs(spec);
@@ -164,6 +205,7 @@ std::vector<OpCase> sdm_cases() {
                return read(rig, *inputs, schedule, phase);
              }};
     if (spec.harsh) c.tolerance = kHarshTolerance;
+    if (spec.row_dtype == DType::kBF16) c.tolerance = kBf16RowTolerance;
     result.push_back(c);
   }
   return result;

@@ -207,7 +207,8 @@ struct SdmTables {
 SdmTables make_tables(Rig& rig, SdmArgs* a, std::int64_t slots, std::int64_t rows_each) {
   constexpr std::int64_t kSlabBytes = 4 << 20;
   a->rows_per_slab = 1;
-  while (2 * a->rows_per_slab * a->value_dim * 4 <= kSlabBytes) a->rows_per_slab *= 2;
+  const std::int64_t row_bytes = static_cast<std::int64_t>(a->value_dim) * (dtype_bits(a->row_dtype) / 8);
+  while (2 * a->rows_per_slab * row_bytes <= kSlabBytes) a->rows_per_slab *= 2;
   const std::int64_t sequences = a->batch.sequence_count;
   const std::size_t index_bytes = static_cast<std::size_t>(sequences * slots) * 4;
   const SdmTables t = {static_cast<std::int32_t*>(rig.allocate(index_bytes)),
@@ -215,9 +216,9 @@ SdmTables make_tables(Rig& rig, SdmArgs* a, std::int64_t slots, std::int64_t row
                        static_cast<std::size_t>(sequences) * 8};
   std::vector<SdmTable> tables;
   for (std::int64_t b = 0; b < sequences; ++b) {
-    float* rows = static_cast<float*>(rig.allocate(static_cast<std::size_t>(rows_each * a->value_dim) * sizeof(float)));
-    std::vector<float*> slabs;
-    for (std::int64_t row = 0; row < rows_each; row += a->rows_per_slab) slabs.push_back(rows + row * a->value_dim);
+    auto* rows = static_cast<std::byte*>(rig.allocate(static_cast<std::size_t>(rows_each * row_bytes)));
+    std::vector<void*> slabs;
+    for (std::int64_t row = 0; row < rows_each; row += a->rows_per_slab) slabs.push_back(rows + row * row_bytes);
     tables.push_back({t.index + b * slots, rig.upload(slabs), t.control + b * 2});
   }
   a->tables = rig.upload(tables);
@@ -269,6 +270,7 @@ Case make_args(Rig& rig, Shape& s, SdmArgs& a) {
   a.log_decay = rig.numbers(all * a.head_count, -0.2f, -0.001f);
   a.beta = rig.numbers(all * a.head_count, 0, 0.5f);
   a.initial_dtype = static_cast<DType>(s.get("M0", static_cast<int>(DType::kBF16)));
+  a.row_dtype = static_cast<DType>(s.get("rows", static_cast<int>(DType::kF32)));
   a.initial = rig.shared("M0", [&]() -> void* {
     if (a.initial_dtype == DType::kF32) return rig.numbers(slots * a.value_dim, -1, 1);
     return rig.halves(slots * a.value_dim, -1, 1);
@@ -276,10 +278,11 @@ Case make_args(Rig& rig, Shape& s, SdmArgs& a) {
   a.out = rows(rig, all, a.head_count * a.value_dim);
   const std::int64_t writes = std::min(slots, std::int64_t{tokens} * a.head_count * a.write_count);
   const SdmTables tables = make_tables(rig, &a, slots, fresh == 2 ? 2 * writes : writes);
-  const double row = static_cast<double>(all) * a.head_count * a.value_dim, m0 = dtype_bits(a.initial_dtype) / 8;
+  const double row = static_cast<double>(all) * a.head_count * a.value_dim, m0 = dtype_bits(a.initial_dtype) / 8,
+               kept = dtype_bits(a.row_dtype) / 8;
   return {"",
           {},
-          row * (a.write_count * (fresh == 1 ? m0 + 4 : 8) +
+          row * (a.write_count * (fresh == 1 ? m0 + kept : 2 * kept) +
                  a.read_count * (a.read_scores.data == a.write_scores.data ? 0 : m0)),
           row * (4.0 * a.write_count + 2.0 * a.read_count),
           make_reset(rig, tables, a, fresh)};

@@ -46,7 +46,7 @@ void write_slot(const Bench& bench, const SlotTable& table, std::int32_t slot, f
   REQUIRE(bench.queue->synchronize().ok());
   const SdmTable view = table.view();
   const std::int64_t shift = table.rows_per_slab();
-  const auto address = [&](std::int32_t row) { return view.slabs[row / shift] + row % shift * kWidth; };
+  const auto address = [&](std::int32_t row) { return static_cast<float*>(view.slabs[row / shift]) + row % shift * kWidth; };
   std::int32_t row = view.row_of_slot[slot];
   if (row < view.control[1]) {
     const float* from = row < 0 ? bench.m0.data() + static_cast<std::size_t>(slot) * kWidth : address(row);
@@ -73,7 +73,7 @@ void check_equal(const Bench& bench, const SlotTable& table, const Shadow& shado
     REQUIRE((rows[static_cast<std::size_t>(slot)] >= 0) == (found != shadow.end()));
     if (found == shadow.end()) continue;
     ++written;
-    const float* row = table.row_address(rows[static_cast<std::size_t>(slot)]);
+    const auto* row = reinterpret_cast<const float*>(table.row_address(rows[static_cast<std::size_t>(slot)]));
     for (int v = 0; v < kWidth; ++v) REQUIRE(row[v] == bench.m0[static_cast<std::size_t>(slot * kWidth + v)] + found->second);
   }
   CHECK(written == shadow.size());
@@ -246,7 +246,7 @@ TEST_CASE("a fresh state of the largest published table costs its index, and so 
       const std::int32_t slot = i * 3600 + layer, row = table.control[0]++;
       const std::int64_t shift = state.rows_per_slab(layer);
       const float* from = static_cast<const float*>(slots[static_cast<std::size_t>(layer)].initial) + std::int64_t{slot} * kLargeWidth;
-      std::copy_n(from, kLargeWidth, table.slabs[row / shift] + row % shift * kLargeWidth);
+      std::copy_n(from, kLargeWidth, static_cast<float*>(table.slabs[row / shift]) + row % shift * kLargeWidth);
       table.row_of_slot[slot] = row;
     }
   }

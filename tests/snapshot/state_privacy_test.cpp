@@ -60,7 +60,7 @@ void mark(const AgentBench& bench, State& state) {
       std::vector<std::int32_t> rows;
       AgentBench::require_ok(table->read_index(*bench.queue, rows));
       for (const std::int32_t row : rows) {
-        if (row >= 0) table->row_address(row)[0] = kMark;
+        if (row >= 0) *reinterpret_cast<float*>(table->row_address(row)) = kMark;
       }
     } else if (state.layout().slot_bytes(slot, 1) > 0) {
       state.dense(slot)[0] = kMark;

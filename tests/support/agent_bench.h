@@ -27,9 +27,10 @@ struct AgentBench {
   std::unique_ptr<Queue> queue;
 
   explicit AgentBench(const char* backend = "reference",
-                      std::shared_ptr<const ModelDescription> model = every_mechanism_model(1)) {
+                      std::shared_ptr<const ModelDescription> model = every_mechanism_model(1),
+                      const PlanOptions& options = {}) {
     device = take(Device::open(backend, {}));
-    plan = take(Plan::build(std::move(model), device, {}));
+    plan = take(Plan::build(std::move(model), device, options));
     stream = take(Stream::create(plan, {}));
     queue = take(Queue::create(device));
   }

@@ -55,6 +55,10 @@ inline constexpr double kHarshTolerance = 2e-3;
 /// their operands: 2e-2, the advice of vectors/index.json.
 inline constexpr double kBf16RoundingTolerance = 4e-3, kBf16ProductTolerance = 2e-2;
 
+/// SDM rows kept in bf16: a value that f32 and double put on either side of the middle between two neighbours is rounded
+/// to either, 2^-7 of it apart, and later tokens read and decay what was rounded: twice that.
+inline constexpr double kBf16RowTolerance = 1.6e-2;
+
 /// Two reductions of one mechanism to another (GDN2 to KDA to GDN to DeltaNet, SDM to GDN) on an f32 backend: both
 /// sides carry the operator's own error.
 inline constexpr double kReductionTolerance = 4e-5;

@@ -7,6 +7,8 @@
 //             (i + 1)(j + 1) <= W, 280 for W = 64.
 //   Numerics  NaN counts as the least score, the others are held to +-2^126: their order is total, so that every place
 //             is filled with a slot of the table. Ties: lower index, then lower slot.
+//   Tried     sorts in rolled loops, 1,930 instructions where now 4,300: 11.5 us in place of 8.1 (64 sequences), 6.9 in
+//             place of 5.7 (1). Sums ranked by binary search in the other lists, not melted: 10.3 in place of 8.1
 #pragma once
 
 #include <type_traits>

@@ -15,8 +15,17 @@ __host__ __device__ inline std::int32_t sdm_kept(std::int32_t count, std::int32_
 inline constexpr int kSdmChunk = 1024;
 inline constexpr int kSdmMaxSide = 1024, kSdmMaxCount = 128, kSdmGroup = 32;
 
-/// Where a row's values come from: an address, its low bit set where they have 16 bits (a row of M0); 0: zeros.
+/// Where a row's values lie: an address, its lowest bit set where they have 16 bits, its highest where those are f16
+/// and not bf16; 0: zeros. Rows are f32 or bf16, those of M0 also f16.
 using SdmSource = std::uint64_t;
+inline constexpr SdmSource kSdmHalf = 1, kSdmF16 = SdmSource{1} << 63;
+__device__ inline SdmSource sdm_pointer(SdmSource source) { return source & ~(kSdmHalf | kSdmF16); }
+
+/// The two bits alone.
+inline constexpr std::uint32_t kSdmKindHalf = 1, kSdmKindF16 = 2;
+__device__ inline std::uint32_t sdm_kind(SdmSource source) {
+  return (source & kSdmHalf ? kSdmKindHalf : 0) | (source & kSdmF16 ? kSdmKindF16 : 0);
+}
 
 /// A write of a prefill. link: place of the slot's write one token before, kSdmMaxCount + place: two before, -1:
 /// neither.
@@ -121,62 +130,87 @@ __device__ inline SdmAddressOutput sdm_read_output(const SdmArgs& args, const Sd
           args.trace_read_weights};
 }
 
-__device__ inline float* sdm_row(const SdmKernelArgs& args, const SdmTable& table, std::int32_t row) {
+__device__ inline SdmSource sdm_row(const SdmKernelArgs& args, const SdmTable& table, std::int32_t row) {
   const int shift = args.scratch.slab_shift;
-  return table.slabs[row >> shift] + static_cast<std::int64_t>(row & ((1 << shift) - 1)) * args.call.value_dim;
+  const bool is_half = args.call.row_dtype != DType::kF32;
+  const std::int64_t offset_bytes =
+      static_cast<std::int64_t>(row & ((1 << shift) - 1)) * args.call.value_dim * (is_half ? 2 : 4);
+  return (reinterpret_cast<SdmSource>(table.slabs[row >> shift]) + static_cast<SdmSource>(offset_bytes)) |
+         (is_half ? kSdmHalf : 0);
 }
 
 /// Values of a slot (counted over heads) whose row is `row`; below 0: it equals M0.
 __device__ inline SdmSource sdm_source(const SdmKernelArgs& args, const SdmTable& table, std::int32_t row,
                                        std::int64_t slot) {
-  if (row >= 0) return reinterpret_cast<SdmSource>(sdm_row(args, table, row));
+  if (row >= 0) return sdm_row(args, table, row);
   if (!args.call.initial) return 0;
   const bool is_half = args.call.initial_dtype != DType::kF32;
   const std::int64_t offset_bytes = slot * args.call.value_dim * (is_half ? 2 : 4);
-  return (reinterpret_cast<SdmSource>(args.call.initial) + static_cast<SdmSource>(offset_bytes)) | (is_half ? 1 : 0);
+  return (reinterpret_cast<SdmSource>(args.call.initial) + static_cast<SdmSource>(offset_bytes)) |
+         (is_half ? kSdmHalf : 0) | (args.call.initial_dtype == DType::kF16 ? kSdmF16 : 0);
 }
 
 // Values are loaded as they lie and become f32 where they are used: a conversion behind its load would wait for it, and
-// so would all loads after it. For the same reason four columns are one load of 16 bytes, whatever their type: of a row
-// of 16-bit values it also brings the four before or after, so such rows must be whole 16-byte pieces.
+// so would all loads after it. For the same reason columns in fours are one load of 16 bytes, whatever their type: of a
+// row of 16-bit values it also brings the four before or after, so such rows must be whole 16-byte pieces. Columns in
+// eights are a load of 16 bytes of a row of 16-bit values, and of no other.
 
-/// kColumns neighbouring values from column v of a source.
+/// Where the load that brings column v begins. kHasF16 false: no row is f16.
+template <int kColumns, bool kHasF16 = true>
+__device__ inline SdmSource columns_at(SdmSource source, std::int64_t v) {
+  const bool is_half = source & kSdmHalf;
+  const std::int64_t offset = kColumns == 8   ? 2 * v
+                              : !is_half      ? 4 * v
+                              : kColumns == 4 ? 2 * v & ~std::int64_t{15}
+                                              : 2 * v;
+  return (kHasF16 ? sdm_pointer(source) : source & ~kSdmHalf) + static_cast<SdmSource>(offset);
+}
+
+/// kColumns neighbouring values from column v of a source, as they lie: 16 bytes, or one value as bits.
 template <int kColumns>
-__device__ inline void load_columns(SdmSource source, std::int64_t v, float (&x)[kColumns]) {
-  const SdmSource at = (source & ~SdmSource{1}) + static_cast<SdmSource>(v << (source & 1 ? 1 : 2));
-  if constexpr (kColumns == 4) {
-    load_four(reinterpret_cast<const float*>(at & ~SdmSource{15}), x);
-  } else if (source & 1) {
-    x[0] = bits_to_float(*reinterpret_cast<const std::uint16_t*>(at));
+__device__ inline float4 load_columns(SdmSource source, std::int64_t v) {
+  const SdmSource at = columns_at<kColumns>(source, v);
+  if constexpr (kColumns > 1) return *reinterpret_cast<const float4*>(at);
+  float4 piece = {};
+  piece.x = source & kSdmHalf ? bits_to_float(*reinterpret_cast<const std::uint16_t*>(at))
+                              : *reinterpret_cast<const float*>(at);
+  return piece;
+}
+/// The same to shared memory, beside the arithmetic where it is a whole piece; zeros where there is no source.
+template <int kColumns, bool kHasF16>
+__device__ inline void start_columns(SdmSource source, std::int64_t v, float4* to) {
+  if constexpr (kColumns > 1) {
+    copy_16_async(to, reinterpret_cast<const void*>(columns_at<kColumns, kHasF16>(source, v)), source != 0);
   } else {
-    x[0] = *reinterpret_cast<const float*>(at);
+    float4 piece = {};
+    if (source) piece = load_columns<kColumns>(source, v);
+    *to = piece;
   }
 }
 
-__device__ inline float half_value(std::uint32_t bits, DType dtype) {
-  return dtype == DType::kBF16 ? bits_to_float(bits << 16) : f16_value(static_cast<std::uint16_t>(bits));
+__device__ inline void unpack_pair(float word, bool is_f16, float* x) {
+  const std::uint32_t bits = float_to_bits(word);
+  x[0] = is_f16 ? f16_value(static_cast<std::uint16_t>(bits)) : low_bf16(bits);
+  x[1] = is_f16 ? f16_value(static_cast<std::uint16_t>(bits >> 16)) : high_bf16(bits);
 }
 
-/// What load_columns left of a row of 16-bit values becomes f32.
-template <int kColumns>
-__device__ inline void unpack_half(DType dtype, std::int64_t v, float (&x)[kColumns]) {
-  if constexpr (kColumns == 4) {
-    const bool is_second = v % 8 >= 4;
-    const std::uint32_t low = float_to_bits(is_second ? x[2] : x[0]), high = float_to_bits(is_second ? x[3] : x[1]);
-    if (dtype == DType::kBF16) {
-      x[0] = bits_to_float(low << 16), x[1] = bits_to_float(low & 0xFFFF0000u);
-      x[2] = bits_to_float(high << 16), x[3] = bits_to_float(high & 0xFFFF0000u);
-    } else {
-      x[0] = f16_value(static_cast<std::uint16_t>(low)), x[1] = f16_value(static_cast<std::uint16_t>(low >> 16));
-      x[2] = f16_value(static_cast<std::uint16_t>(high)), x[3] = f16_value(static_cast<std::uint16_t>(high >> 16));
-    }
+/// What load_columns brought becomes f32.
+template <int kColumns, bool kHasF16 = true>
+__device__ inline void unpack_columns(std::uint32_t kind, std::int64_t v, const float4& piece, float (&x)[kColumns]) {
+  const bool is_half = kind & kSdmKindHalf, is_f16 = kHasF16 && kind & kSdmKindF16;
+  if constexpr (kColumns == 8) {
+    unpack_pair(piece.x, is_f16, x), unpack_pair(piece.y, is_f16, x + 2);
+    unpack_pair(piece.z, is_f16, x + 4), unpack_pair(piece.w, is_f16, x + 6);
+  } else if constexpr (kColumns == 4) {
+    const bool is_second = v & 4;
+    x[0] = piece.x, x[1] = piece.y, x[2] = piece.z, x[3] = piece.w;
+    if (!is_half) return;
+    unpack_pair(is_second ? piece.z : piece.x, is_f16, x), unpack_pair(is_second ? piece.w : piece.y, is_f16, x + 2);
   } else {
-    x[0] = half_value(float_to_bits(x[0]), dtype);
+    float pair[2];
+    unpack_pair(piece.x, is_f16, pair);
+    x[0] = is_half ? pair[0] : piece.x;
   }
-}
-template <int kColumns>
-__device__ inline void unpack_columns(SdmSource source, DType initial_dtype, std::int64_t v, float (&x)[kColumns]) {
-  if (source & 1) unpack_half(initial_dtype, v, x);
 }
 
 /// An activation as it lies, and what it is.
@@ -188,26 +222,57 @@ __device__ inline float raw_value(float raw, DType dtype) {
   return dtype == DType::kF32 ? raw : bits_to_float(float_to_bits(raw) << 16);
 }
 
-/// kColumns values of a row in f32, in shared memory as such.
+/// kColumns values in f32, in shared memory as such.
 template <int kColumns>
 __device__ inline void load_values(const float* from, float (&x)[kColumns]) {
-  if constexpr (kColumns == 4) {
-    load_four(from, x);
-  } else {
-    x[0] = *from;
-  }
+#pragma unroll
+  for (int c = 0; c + 3 < kColumns; c += 4) load_four(from + c, *reinterpret_cast<float(*)[4]>(x + c));
+  if constexpr (kColumns == 1) x[0] = *from;
 }
 template <int kColumns>
 __device__ inline void store_values(float* to, const float (&x)[kColumns]) {
-  if constexpr (kColumns == 4) {
-    store_four(to, x);
+#pragma unroll
+  for (int c = 0; c + 3 < kColumns; c += 4) store_four(to + c, *reinterpret_cast<const float(*)[4]>(x + c));
+  if constexpr (kColumns == 1) *to = x[0];
+}
+
+/// x becomes what a row holds of it. Columns in eights are of bf16 rows.
+template <int kColumns>
+__device__ inline void round_columns(DType row_dtype, float (&x)[kColumns]) {
+  if (kColumns < 8 && row_dtype == DType::kF32) return;
+  if constexpr (kColumns == 1) {
+    x[0] = low_bf16(pack_bf16(x[0], 0));
   } else {
-    *to = x[0];
+#pragma unroll
+    for (int c = 0; c < kColumns; c += 2) {
+      const std::uint32_t pair = pack_bf16(x[c], x[c + 1]);
+      x[c] = low_bf16(pair), x[c + 1] = high_bf16(pair);
+    }
   }
 }
+
+/// The upper halves of two f32 in one word.
+__device__ inline std::uint32_t join_bf16(float low, float high) {
+  return float_to_bits(low) >> 16 | (float_to_bits(high) & 0xFFFF0000u);
+}
+
+/// What round_columns left, to columns v, ... of a row.
 template <int kColumns>
-__device__ inline void store_columns(SdmSource target, std::int64_t v, const float (&x)[kColumns]) {
-  store_values(reinterpret_cast<float*>(target) + v, x);
+__device__ inline void store_columns(SdmSource target, DType row_dtype, std::int64_t v, const float (&x)[kColumns]) {
+  const bool is_half = kColumns == 8 || row_dtype != DType::kF32;
+  const SdmSource at = (target & ~kSdmHalf) + static_cast<SdmSource>(is_half ? 2 * v : 4 * v);
+  if (!is_half) {
+    store_values(reinterpret_cast<float*>(at), x);
+  } else if constexpr (kColumns == 8) {
+    float4 piece;
+    piece.x = bits_to_float(join_bf16(x[0], x[1])), piece.y = bits_to_float(join_bf16(x[2], x[3]));
+    piece.z = bits_to_float(join_bf16(x[4], x[5])), piece.w = bits_to_float(join_bf16(x[6], x[7]));
+    *reinterpret_cast<float4*>(at) = piece;
+  } else if constexpr (kColumns == 4) {
+    *reinterpret_cast<std::uint64_t*>(at) = join_bf16(x[0], x[1]) | std::uint64_t{join_bf16(x[2], x[3])} << 32;
+  } else {
+    *reinterpret_cast<std::uint16_t*>(at) = static_cast<std::uint16_t>(float_to_bits(x[0]) >> 16);
+  }
 }
 
 /// A group's lanes: row_of_lane is the first place of a set that a lane holds, then every kRowLanes-th.

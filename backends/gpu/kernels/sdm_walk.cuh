@@ -28,10 +28,11 @@ struct SdmWalkShared {
   float tiles[3][kPlaces * kColumnLanes * kColumns];
 };
 
-/// Rows of a token in registers, or on their way there.
+/// Rows of a token in registers as they lie, or on their way there.
 template <int kRows, int kColumns, class Element>
 struct SdmStage {
-  float written[kRows][kColumns], read[kRows][kColumns], beta;
+  float4 written[kRows], read[kRows];
+  float beta;
   Element value[kColumns];
 };
 
@@ -98,10 +99,9 @@ class SdmWalk {
     }
 #pragma unroll
     for (int k = 0; k < kRows; ++k) {
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) stage.written[k][c] = stage.read[k][c] = 0;
-      if (write_source[k]) load_columns(write_source[k], column_, stage.written[k]);
-      if (read_source[k]) load_columns(read_source[k], column_, stage.read[k]);
+      stage.written[k] = stage.read[k] = {};
+      if (write_source[k]) stage.written[k] = load_columns<kColumns>(write_source[k], column_);
+      if (read_source[k]) stage.read[k] = load_columns<kColumns>(read_source[k], column_);
     }
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) stage.value[c] = is_inside_ ? value_[c] : Element{};
@@ -116,15 +116,16 @@ class SdmWalk {
   __device__ void run(int s, Stage& stage) {
     const SdmWrite* writes = shared_.writes[s % kSdmLists] + Lanes::row();
     const SdmRead* reads = shared_.reads[s % kSdmLists] + Lanes::row();
+    float written[kRows][kColumns], read[kRows][kColumns];
     float residual[kColumns] = {}, out[kColumns] = {}, value[kColumns];
 #pragma unroll
     for (int k = 0; k < kRows; ++k) {
       const SdmWrite& write = writes[k * Lanes::kRowLanes];
-      take_row<kStage>(write.source, write.link, stage.written[k]);
+      take_row<kStage>(write.source, write.link, stage.written[k], written[k]);
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        stage.written[k][c] *= write.decay;
-        residual[c] += write.weight * stage.written[k][c];
+        written[k][c] *= write.decay;
+        residual[c] += write.weight * written[k][c];
       }
     }
     Lanes::sum_rows(residual);
@@ -135,19 +136,21 @@ class SdmWalk {
     }
 #pragma unroll
     for (int k = 0; k < kRows; ++k)
-      take_row<kStage>(reads[k * Lanes::kRowLanes].source, reads[k * Lanes::kRowLanes].link, stage.read[k]);
+      take_row<kStage>(reads[k * Lanes::kRowLanes].source, reads[k * Lanes::kRowLanes].link, stage.read[k], read[k]);
 #pragma unroll
     for (int k = 0; k < kRows; ++k) {
       const SdmWrite& write = writes[k * Lanes::kRowLanes];
       const float strength = stage.beta * write.weight;
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        float& cell = stage.written[k][c];
+        float& cell = written[k][c];
         cell += strength * (call_.slot_residual ? value[c] - cell : residual[c]);
-        out[c] += write.read_weight * cell;
       }
-      store_values(tile<kStage>(k * Lanes::kRowLanes + Lanes::row()), stage.written[k]);
-      if (is_inside_ && write.target) store_columns(write.target, column_, stage.written[k]);
+      round_columns<kColumns>(call_.row_dtype, written[k]);
+      if (is_inside_ && write.target) store_columns<kColumns>(write.target, call_.row_dtype, column_, written[k]);
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) out[c] += write.read_weight * written[k][c];
+      store_values(tile<kStage>(k * Lanes::kRowLanes + Lanes::row()), written[k]);
     }
     wait_for_copies<kSdmAhead - 3>();
     warp_barrier();
@@ -155,7 +158,7 @@ class SdmWalk {
     for (int k = 0; k < kRows; ++k) {
       const float weight = reads[k * Lanes::kRowLanes].weight;
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) out[c] += weight * stage.read[k][c];
+      for (int c = 0; c < kColumns; ++c) out[c] += weight * read[k][c];
     }
     Lanes::sum_rows(out);
     if (is_inside_ && Lanes::row() == 0) {
@@ -185,8 +188,8 @@ class SdmWalk {
   }
   /// A row as f32: what was loaded, or what one of the two tokens before wrote.
   template <int kStage>
-  __device__ void take_row(SdmSource source, std::int32_t link, float (&x)[kColumns]) const {
-    unpack_columns(source, call_.initial_dtype, column_, x);
+  __device__ void take_row(SdmSource source, std::int32_t link, const float4& piece, float (&x)[kColumns]) const {
+    unpack_columns<kColumns>(sdm_kind(source), column_, piece, x);
     if (link < 0) return;
     const float* from =
         link < kSdmMaxCount ? tile<(kStage + 2) % 3>(link) : tile<(kStage + 1) % 3>(link - kSdmMaxCount);
