@@ -33,7 +33,7 @@ enum {
 
 typedef int32_t cairn_precision;
 enum {
-  CAIRN_PRECISION_DEFAULT = 0, /* cpu, reference: f32 activations; GPUs: bf16 activations, f32 states */
+  CAIRN_PRECISION_DEFAULT = 0, /* cpu, reference: f32 activations; GPUs: bf16 activations, f32 states (sdm_rows aside) */
   CAIRN_PRECISION_F32 = 1,
   CAIRN_PRECISION_BF16 = 2 /* cpu: matrix products round activations to bf16 (AMX, AVX-512-BF16) */
 };
@@ -47,9 +47,11 @@ typedef struct cairn_model_options {
   int32_t check_finite;       /* 1: refuse NaN and infinity in weights with CAIRN_STATUS_NUMERIC */
   cairn_progress_fn progress; /* NULL: none; bytes */
   void* progress_user;
+  cairn_precision sdm_rows;   /* rows of SDM tables in states. DEFAULT, F32: f32. BF16: rounded to nearest even at each
+                                 write: half the memory and traffic; a change below 1/512 of a value may be lost */
 } cairn_model_options;
 
-#define CAIRN_MODEL_OPTIONS_INIT {sizeof(cairn_model_options), NULL, 0, 0, 0, 0, NULL, NULL}
+#define CAIRN_MODEL_OPTIONS_INIT {sizeof(cairn_model_options), NULL, 0, 0, 0, 0, NULL, NULL, 0}
 
 /**
  * Loads a model.

@@ -54,8 +54,11 @@ typedef struct cairn_restore_options {
 
 /**
  * Restores a snapshot into a state of the same model (same weights, same M0), from any backend. All or nothing: when
- * it is refused the state is as before. What the state held is replaced; an invalid state becomes valid.
- * @return CAIRN_STATUS_MISMATCH  of another model; CAIRN_STATUS_FORMAT, _CHECKSUM, _VERSION, _LIMIT_EXCEEDED, _IO;
+ * it is refused the state is as before. What the state held is replaced; an invalid state becomes valid. SDM rows are
+ * saved in the type that the model was loaded with (sdm_rows) and become that of the state's model: bf16 to f32 keeps
+ * every value, f32 to bf16 rounds to nearest even.
+ * @return CAIRN_STATUS_MISMATCH  of another model; CAIRN_STATUS_NUMERIC  a number that is not finite, or that bf16 rows
+ *         cannot hold; CAIRN_STATUS_FORMAT, _CHECKSUM, _VERSION, _LIMIT_EXCEEDED, _IO;
  *         CAIRN_STATUS_STATE_FULL  more key-value tokens than this state has room for. @since 0.1
  */
 CAIRN_API cairn_status cairn_state_restore(cairn_state* state, const char* path, const cairn_restore_options* options);

@@ -20,6 +20,9 @@ Status check_model_options(const cairn_model_options& options) {
   if (options.precision < CAIRN_PRECISION_DEFAULT || options.precision > CAIRN_PRECISION_BF16) {
     return Status::invalid_argument("precision %d is outside [0, 2]", options.precision);
   }
+  if (options.sdm_rows < CAIRN_PRECISION_DEFAULT || options.sdm_rows > CAIRN_PRECISION_BF16) {
+    return Status::invalid_argument("sdm_rows %d is outside [0, 2]", options.sdm_rows);
+  }
   return {};
 }
 
@@ -63,6 +66,7 @@ Status finish_load(const DeviceObject& device, ModelDescription description, con
   CAIRN_TRY_ASSIGN(std::shared_ptr<const Device> chosen, device_for(device, options.precision));
   PlanOptions plan;
   plan.activations = activations_for(*chosen, options.precision);
+  plan.sdm_rows = options.sdm_rows == CAIRN_PRECISION_BF16 ? DType::kBF16 : DType::kF32;
   CAIRN_TRY_ASSIGN(object->plan, Plan::build(std::move(shared), std::move(chosen), plan));
   return give_out(std::move(object), model);
 }

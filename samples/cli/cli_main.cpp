@@ -18,6 +18,9 @@ static void add_model_options(CLI::App* command, ModelArguments& arguments) {
   command->add_option("--precision", arguments.precision, "Activations: default, f32, bf16")
       ->capture_default_str()
       ->check(CLI::IsMember({"default", "f32", "bf16"}));
+  command->add_option("--sdm-rows", arguments.sdm_rows, "Rows of SDM tables in states: f32, or bf16 (half the memory)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f32", "bf16"}));
 }
 
 static void add_threads_option(CLI::App* command, ModelArguments& arguments) {

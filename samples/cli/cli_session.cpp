@@ -41,6 +41,7 @@ Session::Session(const ModelArguments& arguments)
 
   cairn_model_options model_options = CAIRN_MODEL_OPTIONS_INIT;
   model_options.precision = precision_of(arguments.precision);
+  model_options.sdm_rows = precision_of(arguments.sdm_rows);
   cairn_model* model = nullptr;
   check(cairn_model_load(device, model_path_.c_str(), &model_options, &model), "cannot load the model");
   model_.reset(model);

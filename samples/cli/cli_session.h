@@ -45,7 +45,7 @@ struct ModelArguments {
   std::string backend = "auto";
   int device_index = 0;
   int threads = 0;  ///< 0: all cores
-  std::string precision = "default";
+  std::string precision = "default", sdm_rows = "f32";
 };
 
 /// A loaded model, its device and one stream.

@@ -330,6 +330,35 @@ TEST_CASE("sizes too small are told, options out of range are refused by name") 
   CHECK(cairn_state_get_statistics(agent.state, -1, &statistics) == CAIRN_STATUS_INVALID_ARGUMENT);
 }
 
+TEST_CASE("sdm_rows is an option of loading: a program built before it loads f32 rows, values out of range are refused") {
+  Agent agent;
+  if (!agent.has_model) return;
+  cairn_model* model = nullptr;
+  cairn_model_options options = CAIRN_MODEL_OPTIONS_INIT;
+  for (const cairn_precision bad : {-1, 3}) {
+    options.sdm_rows = bad;
+    CHECK(cairn_model_load(agent.device, CAIRN_MODEL_PATH, &options, &model) == CAIRN_STATUS_INVALID_ARGUMENT);
+    CHECK(std::string(cairn_last_error_message()).find("sdm_rows " + std::to_string(bad)) != std::string::npos);
+    CHECK(model == nullptr);
+  }
+  options.struct_size = offsetof(cairn_model_options, sdm_rows);  // 3 lies behind the caller's struct
+  REQUIRE_OK(cairn_model_load(agent.device, CAIRN_MODEL_PATH, &options, &model));
+  cairn_model_release(model);
+  options = CAIRN_MODEL_OPTIONS_INIT;
+  options.sdm_rows = CAIRN_PRECISION_BF16;
+  REQUIRE_OK(cairn_model_load(agent.device, CAIRN_MODEL_PATH, &options, &model));
+
+  cairn_state* state = nullptr;
+  REQUIRE_OK(cairn_state_create(model, nullptr, &state));
+  size_t size_bytes = 0;
+  CHECK(cairn_state_save_to_memory(agent.state, nullptr, &size_bytes, nullptr) == CAIRN_STATUS_BUFFER_TOO_SMALL);
+  std::vector<char> bytes(size_bytes);
+  REQUIRE_OK(cairn_state_save_to_memory(agent.state, bytes.data(), &size_bytes, nullptr));
+  REQUIRE_OK(cairn_state_restore_from_memory(state, bytes.data(), bytes.size(), nullptr));
+  cairn_state_release(state);
+  cairn_model_release(model);
+}
+
 TEST_CASE("hooks are refused while handles live, and callbacks cannot call back in") {
   cairn_device* device = nullptr;
   cairn_device_options options = CAIRN_DEVICE_OPTIONS_INIT;

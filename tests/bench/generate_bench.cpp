@@ -41,7 +41,7 @@ struct Options {
   std::int32_t threads = 0;
   std::size_t prefill_tokens = 2048, decode_steps = 64;
   std::vector<int> batches = {1, 8, 64};
-  bool bf16 = false, sparse = false;
+  bool bf16 = false, sparse = false, bf16_rows = false;
 };
 
 Options parse(int count, char** arguments) {
@@ -54,6 +54,7 @@ Options parse(int count, char** arguments) {
     else if (name == "--prefill") options.prefill_tokens = std::strtoull(value(), nullptr, 10);
     else if (name == "--decode") options.decode_steps = std::strtoull(value(), nullptr, 10);
     else if (name == "--bf16") options.bf16 = true;
+    else if (name == "--bf16-rows") options.bf16_rows = true;
     else if (name == "--sparse") options.sparse = true;
     else if (name == "--batch") {
       options.batches.clear();
@@ -62,7 +63,7 @@ Options parse(int count, char** arguments) {
     } else if (name[0] != '-') options.model = name;
     else stop("unknown option " + name);
   }
-  if (options.model.empty()) stop("usage: generate_bench MODEL [--backend B] [--threads N] [--prefill T] [--decode N] [--batch 1,8,64] [--bf16] [--sparse]");
+  if (options.model.empty()) stop("usage: generate_bench MODEL [--backend B] [--threads N] [--prefill T] [--decode N] [--batch 1,8,64] [--bf16] [--bf16-rows] [--sparse]");
   return options;
 }
 
@@ -161,6 +162,7 @@ int main(int count, char** arguments) {
   auto description = std::make_shared<const ModelDescription>(is_file ? take(read_cairn_file(path)) : take(import_folder(path)));
   PlanOptions plan_options;
   plan_options.activations = bench.device->backend().host_memory ? DType::kF32 : bench.device->backend().activation_dtype;
+  plan_options.sdm_rows = bench.options.bf16_rows ? DType::kBF16 : DType::kF32;
   bench.plan = take(Plan::build(description, bench.device, plan_options));
   bench.stream = take(Stream::create(bench.plan, {}));
   const DeviceDescription about = take(bench.device->describe());
