@@ -4,10 +4,11 @@
 //             0, 1: the chains of 64 value columns each (184 registers); a chunk in two halves of 32 tokens
 //             2: the outputs of both (120)
 //             3: two threads, each loads a ring of tiles (24)
-//   Shared    3 stages of K, V, T' (38 KB), 2 of Q and A' (24 KB), S^T and U'^T of both halves (48 KB), outputs 8 KB
-//   Traffic   62 KB per chunk and head from L2; from memory 31 KB a token, 2.0 GB for 65,536
-//   Measured  (H200, one run) 8 x 8,192 tokens 561 us, 645 before; with gdn_intra 875, before 1,081: predicted 700. What
-//             helped: outputs by the copy engine, operands from uniform registers (see gdn_scan), T' without zeros
+//   Shared    3 stages of K, V, T' (38 KB), 2 of Q and A' (22 KB), S^T and U'^T of both halves (48 KB), outputs 16 KB
+//   Traffic   60 KB per chunk and head from L2; from memory 30 KB a token, 2.0 GB for 65,536
+//   Measured  (H200, one run, in turns) 8 x 8,192 tokens 564 us, 648 before; with gdn_intra 894, before 1,117: predicted
+//             700. 4 x 8,192 tokens 457, before 563. What helped: outputs by the copy engine, operands from uniform
+//             registers (see gdn_scan), T' without zeros; A' without zeros and a second tile of outputs 1 % more
 //   Tried     A' formed here from Q K^T, with 27 KB a token and gdn_intra at 190 us: 670 us at the start of a chunk, 682
 //             after the products with S; with gdn_intra 839 and 876 where this form has 869 and 871 (two runs), for
 //             4 x 8,192 tokens 418 and 437. The 8 products cost 120 us, more than 256 cycles of the matrix engine and
@@ -27,10 +28,11 @@ namespace cairn::gpu::sm90 {
 // What the copies bring, in rings: a tile waits there from its load until its last use.
 struct ChainTiles {
   unsigned char k[2 * kTileBytes], v[2][kTileBytes];
-  InverseTile inverse;
+  LowerTile inverse;
 };
 struct QueryTiles {
-  unsigned char q[2 * kTileBytes], scores[kTileBytes];
+  unsigned char q[2 * kTileBytes];
+  LowerTile scores;
 };
 template <int kCount>
 struct RingBarriers {
@@ -42,7 +44,7 @@ inline constexpr int kHeadsThreads = 512, kChainStages = 3, kQueryStages = 2;
 struct HeadsShared {
   ChainTiles chain[kChainStages];
   QueryTiles query[kQueryStages];
-  unsigned char state[2][2 * kTileBytes], deltas[2][kTileBytes], out[kTileBytes];
+  unsigned char state[2][2 * kTileBytes], deltas[2][kTileBytes], out[2][kTileBytes];
   ChunkFactors factors[kChainStages];
   RingBarriers<kChainStages> chain_ring;
   RingBarriers<kQueryStages> query_ring;
@@ -141,7 +143,7 @@ __device__ __forceinline__ void load_rings(const GdnPrefillArgs& a, const ScanPl
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         load_tile(shared_address(to.k) + i * kTileBytes, &a.k, place.key_head * kDim + 64 * i, row, full);
-      load_bytes(shared_address(&to.inverse), a.work.inverses + at, sizeof(InverseTile), full);
+      load_bytes(shared_address(&to.inverse), a.work.inverses + at, sizeof(LowerTile), full);
       load_bytes(shared_address(&shared.factors[stage]), a.work.factors + at * 3 * kChunk, sizeof(ChunkFactors), full);
 #pragma unroll
       for (int i = 0; i < 2; ++i) load_tile(shared_address(to.v[i]), &a.v, place.head * kDim + 64 * i, row, full);
@@ -149,8 +151,8 @@ __device__ __forceinline__ void load_rings(const GdnPrefillArgs& a, const ScanPl
   } else if (warp == 1) {
     load_ring(place, shared.query_ring, [&](int chunk, int stage, std::uint32_t full) {
       barrier_expect(full, sizeof(QueryTiles));
-      load_bytes(shared_address(shared.query[stage].scores), a.work.scores + work_index(a, place, chunk) * kTileBytes,
-                 kTileBytes, full);
+      load_bytes(shared_address(&shared.query[stage].scores), a.work.scores + work_index(a, place, chunk),
+                 sizeof(LowerTile), full);
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         load_tile(shared_address(shared.query[stage].q) + i * kTileBytes, &a.q, place.key_head * kDim + 64 * i,
@@ -274,7 +276,7 @@ __device__ __forceinline__ void run_both_outputs(const GdnPrefillArgs& a, ScanPl
     barrier_wait(shared_address(&shared.chain_ring.full[chain_at.index]), chain_at.parity);
     const float factor0 = a.scale * factors.in[16 * warp + lane / 4],
                 factor1 = a.scale * factors.in[16 * warp + lane / 4 + 8];
-    load_scores(scores, shared_address(now.scores), warp, lane);
+    load_scores(scores, now.scores, warp, lane);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       pair_wait(h * kHalfSignals + kStateReady);
@@ -312,7 +314,7 @@ __device__ __forceinline__ void run_both_outputs(const GdnPrefillArgs& a, ScanPl
       wait_for_half(h, o[h]);
       pair_arrive(h * kHalfSignals + kDeltasFree);
       place.half = h;
-      store_outputs(a, place, place.rows(chunk), o[h], shared_address(shared.out), warp, lane);
+      store_outputs<1>(a, place, place.rows(chunk), o[h], shared_address(shared.out[h]), warp, lane);
     }
     chain_at.advance(), query_at.advance();
   }

@@ -3,11 +3,11 @@
 //             A' = scale lower(<q_i, k_j> 2^(g_i - g_j));  g = cumulative log2-decay          (spec 2)
 //   Launch    persistent blocks of 3 independent warpgroups; a warpgroup takes every n-th (chunk, key head), chunk-major,
 //             so that chunks come out in the order in which the scan wants them
-//   Traffic   per token: q, k 8 KB for 16 heads; T', A' 7 KB for 32 value heads, by the copy engine
+//   Traffic   per token: q, k 8 KB for 16 heads; T', A' 6 KB for 32 value heads, by the copy engine
 //   Numerics  KK^T, QK^T bf16 x bf16 -> f32 (exact products); the inverse as gdn_inverse has it; T', A' rounded to bf16.
 //             Exponents are differences before 2^x; masks are selections; nothing above the diagonal of M is read
-//   Measured  (H200, 65,536 tokens, one run) 310 us, 469 before: A' by stores of 4 bytes, a barrier of the warpgroup for
-//             each step of the inverse. Cycles of an item, without A' and with 4 warpgroups: 2,600 the diagonal blocks,
+//   Measured  (H200, 65,536 tokens, one run) 315 us (322 with A' as whole tiles); 467 with A' by stores of 4 bytes and a
+//             barrier of the warpgroup for each step of the inverse. Cycles of an item, without A' and with 4 warpgroups: 2,600 the diagonal blocks,
 //             1,750 their merges, 1,400 the gates, 1,850 products and waiting for them
 //   Tried     without Q and A', 4 warpgroups: predicted 190 us, measured 190; but whoever forms A' then pays as much
 //             (gdn_heads). With A' and 4 warpgroups: 423, why is not known (60 bytes of registers spilled).
@@ -129,11 +129,12 @@ __device__ __forceinline__ void clear_keys(unsigned char* k, int count, int thre
 
 /// A' = scale lower(Q K^T 2^(g_i - g_j)) of one head to the tile `to`. A thread has rows 16 warp + lane / 4 (+ 8) of Q
 /// K^T. The mask is a selection, so that rows past the end do not count.
-__device__ __forceinline__ void store_scores(const float (&qk)[32], const float* g, float scale, unsigned char* to,
+__device__ __forceinline__ void store_scores(const float (&qk)[32], const float* g, float scale, const LowerTile& to,
                                              int warp, int lane) {
   const float g0 = g[16 * warp + lane / 4], g1 = g[16 * warp + lane / 4 + 8];
 #pragma unroll
   for (int block = 0; block < 4; ++block) {
+    if (block >= 2 && warp < 2) break;  // the tile does not have that quarter
     std::uint32_t words[4] = {};
     if (block <= warp) {
       const int before = block < warp ? 16 : lane / 4 - 2 * (lane % 4);  // of the block's column s, row r: s <= r
@@ -148,7 +149,7 @@ __device__ __forceinline__ void store_scores(const float (&qk)[32], const float*
         words[2 * n + 1] = pack_bf16(row1 >= 0 ? a2 : 0.0f, row1 >= 1 ? a3 : 0.0f);
       }
     }
-    store_matrices(shared_address(to) + fragment_address(warp, lane, 2 * block), words);
+    store_matrices(block_address(to, warp, block, lane), words);
   }
 }
 
@@ -205,13 +206,14 @@ __global__ void __launch_bounds__(128 * kIntraGroups, 1) gdn_intra_kernel(const 
     if (is_storing) stores_wait_read<0>();  // of the last item
     warpgroup_barrier(barrier);
 
+    LowerTile* const scores = reinterpret_cast<LowerTile*>(slab.k);
     const auto send_scores = [&](int head, int count) {
       if (thread != 0) return;
-      store_bytes(a.work.scores + (first + head) * kTileBytes, shared_address(slab.k), count * kTileBytes);
+      store_bytes(a.work.scores + first + head, shared_address(scores), count * sizeof(LowerTile));
       stores_commit();
     };
     for (int head = 2; head < heads_per_key; ++head) {  // of more than two heads the others first, one by one
-      store_scores(qk, g[head], a.scale, slab.k, warp, lane);
+      store_scores(qk, g[head], a.scale, *scores, warp, lane);
       fence_engines();
       warpgroup_barrier(barrier);
       send_scores(head, 1);
@@ -220,7 +222,7 @@ __global__ void __launch_bounds__(128 * kIntraGroups, 1) gdn_intra_kernel(const 
     }
 #pragma unroll 1
     for (int i = 0; i < min(2, heads_per_key); ++i) {
-      store_scores(qk, g[i], a.scale, slab.k + i * kTileBytes, warp, lane);
+      store_scores(qk, g[i], a.scale, scores[i], warp, lane);
     }
     fence_engines();
 
@@ -237,7 +239,7 @@ __global__ void __launch_bounds__(128 * kIntraGroups, 1) gdn_intra_kernel(const 
       if (mine < count) {
         Inverter{slab.matrix[mine], warp % 2, lane}.run(beta[head], pair_barrier);
         if (is_storing) {
-          store_bytes(a.work.inverses + first + head, shared_address(slab.matrix[mine]), sizeof(InverseTile));
+          store_bytes(a.work.inverses + first + head, shared_address(slab.matrix[mine]), sizeof(LowerTile));
           stores_commit();
         }
         const float g_t = g[head][thread % 64], last = g[head][kChunk - 1];

@@ -138,18 +138,10 @@ struct Inverter {
     w[0] = pack_bf16(f0 * tile0[0], f0 * tile0[1]), w[1] = pack_bf16(f1 * tile0[2], f1 * tile0[3]);
     w[2] = pack_bf16(f0 * tile1[0], f0 * tile1[1]), w[3] = pack_bf16(f1 * tile1[2], f1 * tile1[3]);
   }
-  /// Where this lane's row of 16 x 16 entries goes: for store_transposed, for store_matrices.
-  __device__ __forceinline__ static std::uint32_t tile_address(const InverseTile& tile, int row, int piece) {
-    return row < 32 ? shared_address(tile.upper) + swizzled_64(row, piece)
-                    : shared_address(tile.lower) + swizzled(row - 32, piece);
-  }
-  __device__ __forceinline__ std::uint32_t transposed_address(const InverseTile& tile, int row_block,
+  /// Where this lane's row of 16 x 16 entries goes for store_transposed.
+  __device__ __forceinline__ std::uint32_t transposed_address(const LowerTile& tile, int row_block,
                                                               int column_block) const {
-    return tile_address(tile, 16 * row_block + lane / 16 * 8 + lane % 8, 2 * column_block + lane / 8 % 2);
-  }
-  __device__ __forceinline__ std::uint32_t plain_address(const InverseTile& tile, int row_block,
-                                                         int column_block) const {
-    return tile_address(tile, 16 * row_block + (lane & 15), 2 * column_block + lane / 16);
+    return piece_address(tile, 16 * row_block + lane / 16 * 8 + lane % 8, 2 * column_block + lane / 8 % 2);
   }
 
   /// M -> T' = M^-1 diag(beta), rounded, in the same place.
@@ -179,11 +171,11 @@ struct Inverter {
       }
     }
     pair_barrier(barrier);
-    const InverseTile& tile = *reinterpret_cast<const InverseTile*>(m);
+    const LowerTile& tile = *reinterpret_cast<const LowerTile*>(m);
     store_transposed(transposed_address(tile, even, even), first);
-    store_matrices(plain_address(tile, odd, odd), second);
+    store_matrices(block_address(tile, odd, odd, lane), second);
     store_transposed(transposed_address(tile, odd, even), joined);
-    store_matrices(plain_address(tile, even, odd), zeros);
+    store_matrices(block_address(tile, even, odd, lane), zeros);
 #pragma unroll
     for (int i = 0; i < 2; ++i) store_transposed(transposed_address(tile, 2 + i, half), lower[i]);
     fence_engines();

@@ -11,24 +11,31 @@ inline constexpr int kChunk = 64, kDim = 128;
 inline constexpr int kMaxSequences = 128;  ///< of one launch; larger batches take several
 
 /// A lower triangular 64 x 64 matrix of bf16 without its upper right quarter, as products take it.
-struct InverseTile {
+struct LowerTile {
   unsigned char lower[32 * 128];  ///< rows 32 to 63: 64 columns, in the 128-byte swizzle
   unsigned char upper[32 * 64];   ///< rows 0 to 31: 32 columns, in the 64-byte swizzle
 };
-/// Byte offset of the 16-byte piece `piece` of row `row` of 64 bytes, and the operand of such rows.
-__device__ __forceinline__ std::uint32_t swizzled_64(int row, int piece) {
-  return static_cast<std::uint32_t>(row * 64 + ((piece ^ (row / 2 & 3)) << 4));
+/// The address of the 16-byte piece `piece` of row `row`.
+__device__ __forceinline__ std::uint32_t piece_address(const LowerTile& tile, int row, int piece) {
+  return row < 32 ? shared_address(tile.upper) + row * 64 + ((piece ^ (row / 2 & 3)) << 4)
+                  : shared_address(tile.lower) + swizzled(row - 32, piece);
 }
+/// Where this lane's row of 16 x 16 entries lies, for load_matrices and store_matrices.
+__device__ __forceinline__ std::uint32_t block_address(const LowerTile& tile, int row_block, int column_block,
+                                                       int lane) {
+  return piece_address(tile, 16 * row_block + (lane & 15), 2 * column_block + lane / 16);
+}
+/// Operand of rows of 64 bytes.
 __device__ __forceinline__ std::uint64_t operand_64(std::uint32_t address) {
   return (std::uint64_t{2} << 62) | (std::uint64_t{32} << 32) | (std::uint64_t{1} << 16) | ((address & 0x3FFFF) >> 4);
 }
 
 /// Intermediate tensors, chunk-major.  [chunk, HV] each.
 struct GdnWorkspace {
-  InverseTile* inverses;  ///< T' = M^-1 diag(beta), bf16
-  unsigned char* scores;  ///< tile: A' = scale (Q K^T) 2^(g_i - g_j), j <= i, bf16
-  float* factors;         ///< [3, 64]: inclusive cumulative log2-decay g, 2^g, 2^(g_last - g)
-  int* ready;             ///< [chunk, HK]: 1 once the inverses and factors of the key head's value heads are written
+  LowerTile* inverses;  ///< T' = M^-1 diag(beta)
+  LowerTile* scores;    ///< A' = scale (Q K^T) 2^(g_i - g_j), j <= i
+  float* factors;       ///< [3, 64]: inclusive cumulative log2-decay g, 2^g, 2^(g_last - g)
+  int* ready;           ///< [chunk, HK]: 1 once the inverses and factors of the key head's value heads are written
 };
 
 struct GdnPrefillArgs {

@@ -4,7 +4,7 @@
 //             [64 columns x 128 rows] in registers in f32, so that every product has its left side in registers.
 //             Warpgroup 1: the outputs. Warp 8: waits for gdn_intra's flags (32 chunks at a look) and queues the loads
 //   Hand-over rounded S^T [64 columns x 128] and U'^T [64 x 64] through shared tiles, once a chunk each
-//   Traffic   54 KB per chunk and block, mostly from L2
+//   Traffic   52 KB per chunk and block, mostly from L2
 //   Numerics  S f32; S, R = V - 2^g K S and U' are rounded to bf16 as operands; all sums f32 in a fixed order
 //   Versions  (H200, batch 1, us a chunk)
 //     one warpgroup for chain and outputs, loads and flags by its thread 0    predicted 0.75, measured 2.87 (2.1 fenced less)
@@ -17,7 +17,7 @@
 //       gdn_intra (clocks and memory shared): 2,000 cycles on the chain, of which 640 are its matrix products
 //     operands from uniform registers, T' without zeros, outputs by the       predicted 0.95, measured 1.00 alone (1.06
 //       copy engine; values read before the products with S, S handed over after those of T'       before, same run)
-//       With gdn_intra, 131,072 tokens: 2,258 to 2,326 us where the form before had 2,471 to 2,501
+//       With gdn_intra and A' without zeros, 131,072 tokens: 2,369 us where the form before had 2,538 (one run)
 //   Tried     A' formed by the warpgroup of the outputs: 1.48, with Q in registers 1.60. Its products run beside those
 //             with S; the chain's loads and stores of shared memory between then take 1,000 cycles, not 400. S handed
 //             over before the products: 1.11.
@@ -34,8 +34,8 @@
 namespace cairn::gpu::sm90 {
 
 struct ScanStage {
-  unsigned char k[2 * kTileBytes], q[2 * kTileBytes], v[kTileBytes], scores[kTileBytes];
-  InverseTile inverse;
+  unsigned char k[2 * kTileBytes], q[2 * kTileBytes], v[kTileBytes];
+  LowerTile inverse, scores;
 };
 /// As GdnWorkspace has them.
 struct ChunkFactors {
@@ -71,8 +71,8 @@ __device__ __forceinline__ void load_stage(const GdnPrefillArgs& a, const ScanPl
   }
   load_tile(shared_address(to.v), &a.v, place.head * kDim + 64 * place.half, row, full);
   const std::int64_t at = work_index(a, place, chunk);
-  load_bytes(shared_address(&to.inverse), a.work.inverses + at, sizeof(InverseTile), full);
-  load_bytes(shared_address(to.scores), a.work.scores + at * kTileBytes, kTileBytes, full);
+  load_bytes(shared_address(&to.inverse), a.work.inverses + at, sizeof(LowerTile), full);
+  load_bytes(shared_address(&to.scores), a.work.scores + at, sizeof(LowerTile), full);
   load_bytes(shared_address(&factors), a.work.factors + at * 3 * kChunk, sizeof(ChunkFactors), full);
 }
 
@@ -285,10 +285,11 @@ __device__ __forceinline__ void run_chain(const GdnPrefillArgs& a, const ScanPla
 }
 
 /// Writes 64 x 64 outputs by way of a tile; a warp owns 16 rows. Whole ones go by the copy engine, which reads the tile
-/// later; of the last ones of a sequence, 128-byte lines.
+/// later; of the last ones of a sequence, 128-byte lines. kOthers: tiles that take turns with this one.
+template <int kOthers>
 __device__ __forceinline__ void store_outputs(const GdnPrefillArgs& a, const ScanPlace& place, ChunkRows rows,
                                               const float (&o)[32], std::uint32_t tile, int warp, int lane) {
-  if (lane == 0) stores_wait_read<0>();
+  if (lane == 0) stores_wait_read<kOthers>();
   __syncwarp();
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
@@ -306,6 +307,7 @@ __device__ __forceinline__ void store_outputs(const GdnPrefillArgs& a, const Sca
     }
     return;
   }
+  if (lane == 0) stores_commit();  // of nothing: a group for each tile
   __syncwarp();
   const int first = 16 * warp + lane / 8;
   unsigned short* out = a.out + (rows.first + first) * a.out_stride + column + 8 * (lane % 8);
@@ -325,9 +327,14 @@ __device__ __forceinline__ void multiply_queries(float (&o)[32], std::uint64_t q
 }
 
 /// A' as the left operand of 4 products of 16 tokens.
-__device__ __forceinline__ void load_scores(std::uint32_t (&scores)[4][4], std::uint32_t tile, int warp, int lane) {
+__device__ __forceinline__ void load_scores(std::uint32_t (&scores)[4][4], const LowerTile& tile, int warp, int lane) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) load_matrices(scores[i], tile + fragment_address(warp, lane, 2 * i));
+  for (int i = 0; i < 4; ++i) {
+    if (i < 2 || warp >= 2)
+      load_matrices(scores[i], block_address(tile, warp, i, lane));
+    else
+      scores[i][0] = scores[i][1] = scores[i][2] = scores[i][3] = 0;
+  }
 }
 
 /// O = scale 2^g Q S + A' U'. The tiles of S^T and U'^T come by ordinary stores: the fence is on this side, which has
@@ -345,7 +352,7 @@ __device__ __forceinline__ void run_outputs(const GdnPrefillArgs& a, const ScanP
     barrier_wait(shared_address(&shared.full[stage]), parity);
     const float factor0 = a.scale * factors.in[16 * warp + lane / 4],
                 factor1 = a.scale * factors.in[16 * warp + lane / 4 + 8];
-    load_scores(scores, shared_address(now.scores), warp, lane);
+    load_scores(scores, now.scores, warp, lane);
     pair_wait(kStateReady);
     fence_engines();
     products_begin();
@@ -367,7 +374,7 @@ __device__ __forceinline__ void run_outputs(const GdnPrefillArgs& a, const ScanP
     products_wait<0>();
     pin(o);
     pair_arrive(kDeltasFree);
-    store_outputs(a, place, place.rows(chunk), o, shared_address(shared.out), warp, lane);
+    store_outputs<0>(a, place, place.rows(chunk), o, shared_address(shared.out), warp, lane);
     if (++stage == kScanStages) stage = 0, parity ^= 1;
   }
   if (lane == 0) stores_wait<0>();

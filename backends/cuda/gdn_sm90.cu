@@ -40,8 +40,8 @@ bool takes_pointers(const DeltaRuleArgs& a) {
 GdnWorkspace carve(const DeltaRuleArgs& a, ScratchLayout& layout) {
   const std::size_t chunks = static_cast<std::size_t>(a.batch.token_count) / kChunk + a.batch.sequence_count;
   GdnWorkspace work;
-  work.inverses = layout.take<InverseTile>(chunks * a.value_heads);
-  work.scores = layout.take<unsigned char>(chunks * a.value_heads * kTileBytes);
+  work.inverses = layout.take<LowerTile>(chunks * a.value_heads);
+  work.scores = layout.take<LowerTile>(chunks * a.value_heads);
   work.factors = layout.take<float>(chunks * a.value_heads * 3 * kChunk);
   work.ready = layout.take<int>(chunks * a.key_heads);
   return work;
