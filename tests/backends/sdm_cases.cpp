@@ -162,8 +162,8 @@ std::vector<OpCase> sdm_cases() {
   };
   // Pairs of sequence and head enough for blocks of many tiles, the last of them short.
   const Lengths many_sequences = {1, 1, 2, 1, 0, 1, 1, 1, 1};
-  specs.push_back({"many tiles", 16, 7, 484, 40, 36, many_sequences});
-  specs.push_back({"many tiles, M0 in bf16", 16, 7, 488, 64, 20, many_sequences, false, false, true, DType::kBF16});
+  specs.push_back({"many tiles", 8, 7, 484, 40, 36, many_sequences});
+  specs.push_back({"many tiles, M0 in bf16", 8, 7, 488, 64, 20, many_sequences, false, false, true, DType::kBF16});
   // Rows of bf16: the columns of a lane follow from V and the types of rows and M0.
   const auto half_rows = [&](SdmSpec spec) {
     spec.row_dtype = DType::kBF16;
@@ -179,8 +179,8 @@ std::vector<OpCase> sdm_cases() {
   half_rows({"bf16 rows, W 64, R 40", 1, 32, 72, 64, 40, {64, 1}, false, false, true, DType::kBF16});
   half_rows({"bf16 rows, W 100, R 128", 1, 40, 40, 100, 128, {5, 2}, false, false, true, DType::kBF16});
   half_rows({"bf16 rows, V 296, few write", 2, 9, 296, 3, 30, {4, 1}, false, false, true, DType::kBF16});
-  half_rows({"bf16 rows, many tiles", 16, 7, 968, 40, 36, many_sequences, false, false, true, DType::kBF16});
-  half_rows({"bf16 rows, many tiles of few rows", 16, 5, 968, 9, 20, many_sequences, true, false, true, DType::kBF16});
+  half_rows({"bf16 rows, many tiles", 8, 7, 968, 40, 36, many_sequences, false, false, true, DType::kBF16});
+  half_rows({"bf16 rows, many tiles of few rows", 8, 5, 968, 9, 20, many_sequences, true, false, true, DType::kBF16});
   half_rows({"bf16 rows, every slot", 1, 3, 8, 64, 64, {63, 2}, false, false, true, DType::kBF16});
   half_rows({"bf16 rows, gates to -1e4", 1, 8, 8, 8, 8, {150}, false, false, true, DType::kBF16, 1, 1, true});
   half_rows({"bf16 rows, forked after every call",
