@@ -146,6 +146,7 @@ const OpTable& cpu_ops() {
 #undef CAIRN_CPU_OVERRIDE
     table.delta_inputs = no_fused_form<DeltaInputsArgs>();
     table.linear_swiglu = no_fused_form<LinearArgs>();
+    table.delta_step = no_fused_form<DeltaStepArgs>();
     return table;
   }();
   return ops;

@@ -86,6 +86,9 @@ void run(BackendQueue* queue, const DeltaInputsArgs& args, void*) {
 
 }  // namespace
 
-void add_delta_inputs(OpTable& ops) { ops.delta_inputs = {unsupported_reason, no_scratch<DeltaInputsArgs>, run}; }
+void add_delta_inputs(OpTable& ops) {
+  ops.delta_inputs = {unsupported_reason, no_scratch<DeltaInputsArgs>, run};
+  ops.delta_step = no_fused_form<DeltaStepArgs>();
+}
 
 }  // namespace cairn::gpu

@@ -287,6 +287,15 @@ struct DeltaRuleArgs {
   float* const* checkpoints;
 };
 
+/// Fused, decode only (exactly one token of each sequence): delta_inputs, gdn of its rows and gates, gated_rms_norm of
+/// gdn's rows. The bits of the three, one after the other. What lies between them (conv.out, decay.out, beta.out,
+/// rule.out) is room that may be written or not; norm.out may be rule.out. No residual, no checkpoints.
+struct DeltaStepArgs {
+  DeltaInputsArgs inputs;
+  DeltaRuleArgs rule;
+  GatedRmsNormArgs norm;
+};
+
 enum class SparsePolicy : std::uint8_t { kAdaptive = 0, kAll = 1, kRandom = 2, kFixed = 3, kGiven = 4 };
 
 /// Where a test asks a SparseGDN prefill to leave its stage tensors (one sequence; spec 3; any pointer may be null).

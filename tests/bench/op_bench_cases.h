@@ -9,6 +9,7 @@ Case make_args(Rig& rig, Shape& shape, EmbedArgs& args);
 Case make_args(Rig& rig, Shape& shape, GatherRowsArgs& args);
 Case make_args(Rig& rig, Shape& shape, LinearArgs& args);
 Case make_args(Rig& rig, Shape& shape, DeltaInputsArgs& args);
+Case make_args(Rig& rig, Shape& shape, DeltaStepArgs& args);
 Case make_args(Rig& rig, Shape& shape, RmsNormArgs& args);
 Case make_args(Rig& rig, Shape& shape, GatedRmsNormArgs& args);
 Case make_args(Rig& rig, Shape& shape, ShortConvArgs& args);

@@ -71,6 +71,32 @@ Case make_args(Rig& rig, Shape& s, DeltaInputsArgs& a) {
   return {"", {}, sequences * channels * (2 * element_bytes(rig) + 2 * (taps - 1) * kRow), 0};
 }
 
+/// The same with the rule and its norm.
+Case make_args(Rig& rig, Shape& s, DeltaStepArgs& a) {
+  const Case inputs = make_args(rig, s, a.inputs);
+  const std::int32_t value_heads = a.inputs.decay.head_count, key_heads = a.inputs.key_heads, dim = a.inputs.key_dim;
+  const Batch& batch = a.inputs.conv.batch;
+  const std::int64_t state = std::int64_t{value_heads} * dim * dim, width = std::int64_t{value_heads} * dim;
+  std::vector<float*> states;
+  for (std::int32_t b = 0; b < batch.sequence_count; ++b) states.push_back(rig.numbers(state, -0.1f, 0.1f));
+  const auto rows = [&] { return Rows{rig.activations(batch.token_count * width), width}; };
+  const auto part = [&](std::int32_t heads) {
+    const std::int64_t bytes = std::int64_t{heads} * dim * (dtype_bits(rig.dtype()) / 8);
+    return ConstRows(static_cast<std::byte*>(a.inputs.conv.out.data) + bytes, a.inputs.conv.out.stride);
+  };
+  DeltaRuleArgs& rule = a.rule;
+  rule.dtype = rig.dtype(), rule.phase = Phase::kDecode, rule.batch = batch;
+  rule.key_heads = key_heads, rule.value_heads = value_heads, rule.key_dim = rule.value_dim = dim;
+  rule.scale = 1 / std::sqrt(static_cast<float>(dim));
+  rule.q = part(0), rule.k = part(key_heads), rule.v = part(2 * key_heads);
+  rule.log_decay = a.inputs.decay.out, rule.beta = static_cast<const float*>(a.inputs.beta.out.data);
+  rule.states = rig.upload(states);
+  rule.out = rows();
+  a.norm = {rig.dtype(), NormKind::kRms, GateKind::kSilu, batch.token_count, value_heads, dim, 1e-6f,
+            rig.numbers(dim, 0.5f, 1.5f), nullptr, rule.out, rows(), rule.out};
+  return {"", {}, inputs.bytes + 8.0 * batch.sequence_count * static_cast<double>(state), 0};
+}
+
 Case make_args(Rig& rig, Shape& s, RmsNormArgs& a) {
   const std::int32_t tokens = s.get("T", 512), heads = s.get("H", 1), dim = s.get("D", 1024);
   const std::int32_t width = heads * dim;

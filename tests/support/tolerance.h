@@ -40,6 +40,7 @@ inline constexpr OpTolerance kOpTolerances[] = {
     {"gdn", 2e-5, "as delta_net"},
     {"kda", 2e-5, "as delta_net"},
     {"gdn2", 2e-5, "as delta_net"},
+    {"delta_step", 3e-5, "delta_inputs, gdn and gated_rms_norm, one after the other: the sum of theirs"},
     {"sparse_gdn", 2e-5, "as delta_net"},
     {"sse", 2e-5, "as delta_net"},
     {"sdm", 2e-5, "as delta_net"},
