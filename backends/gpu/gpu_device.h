@@ -43,12 +43,14 @@ class Launcher {
     note_error(queue_, last_error(), name_);
   }
   /// For a kernel that calls wait_for_previous_kernel(): it may start while the one before it still runs.
+  /// cluster: of launch_early(); a kernel that has one is never launched on older chips.
   template <class Args>
-  void early(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, const Args& args) const {
+  void early(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, const Args& args,
+             unsigned cluster = 1) const {
     if (queue_.device->properties.major < 9) return (*this)(kernel, grid, block, shared_bytes, args);
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || queue_.error != kSuccess) return;
     if (shared_bytes > 48 * 1024) note_error(queue_, allow_shared_memory(kernel, shared_bytes), name_);
-    launch_early(kernel, grid, block, shared_bytes, queue_.stream, args);
+    launch_early(kernel, grid, block, shared_bytes, queue_.stream, args, cluster);
     note_error(queue_, last_error(), name_);
   }
   void zero(void* memory, std::size_t bytes) const { note_error(queue_, set_async(memory, 0, bytes, queue_.stream), name_); }

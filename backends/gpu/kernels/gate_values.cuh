@@ -15,12 +15,17 @@ __device__ inline float map_element(FeatureMap map, float x) {
   }
 }
 
+/// From x with its bias.
+__device__ inline float log_decay(DecayKind kind, float parameter, float x, float a_log) {
+  if (kind == DecayKind::kLogSigmoid) return -softplus(-x) / parameter;
+  const float rate = expf(a_log);
+  return kind == DecayKind::kSoftplus ? -rate * softplus(x) : parameter * sigmoid(rate * x);
+}
 /// Gate `column` of token t.
 __device__ inline float log_decay_of(const DecayGateArgs& args, std::int64_t t, int column) {
   const float x = load(args.in, args.dtype, t, column) + (args.bias ? args.bias[column] : 0.0f);
-  if (args.kind == DecayKind::kLogSigmoid) return -softplus(-x) / args.parameter;
-  const float rate = expf(args.a_log[column / args.rows]);
-  return args.kind == DecayKind::kSoftplus ? -rate * softplus(x) : args.parameter * sigmoid(rate * x);
+  const float a_log = args.kind == DecayKind::kLogSigmoid ? 0.0f : args.a_log[column / args.rows];
+  return log_decay(args.kind, args.parameter, x, a_log);
 }
 
 }  // namespace cairn::gpu

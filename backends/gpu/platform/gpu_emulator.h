@@ -107,7 +107,8 @@ void launch(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_byte
 }
 
 template <class Args>
-void launch_early(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, Stream stream, const Args& args) {
+void launch_early(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, Stream stream,
+                  const Args& args, unsigned /*cluster*/) {
   launch(kernel, grid, block, shared_bytes, stream, args);
 }
 inline void let_next_kernel_start() {}

@@ -125,26 +125,37 @@ void launch(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_byte
 }
 
 /// The same for a kernel that calls wait_for_previous_kernel(): it may start while the one before it still runs.
+/// cluster: how many neighbouring blocks along x see each other's shared memory; more than 1 on CUDA's sm_90 and newer
+/// alone.
 template <class Args>
-void launch_early(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, Stream stream, const Args& args) {
+void launch_early(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, Stream stream,
+                  const Args& args, unsigned cluster = 1) {
 #if defined(__HIP_PLATFORM_AMD__) || defined(__HIP__)
+  (void)cluster;
   kernel<<<grid, block, shared_bytes, stream>>>(args);
 #else
   // A multiprocessor changes how its L1 is split only when it is empty, which would end the overlap: the same split for
   // kernels that stream through shared memory and for small ones between them. Those of many blocks live from their L1.
   const bool shares_split = shared_bytes > 48 * 1024 || grid.x * grid.y * grid.z <= 256;
-  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchAttribute attributes[3] = {};
+  unsigned count = 1;
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-  attributes[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  if (shares_split) {
+    attributes[count].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attributes[count++].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  }
+  if (cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {cluster, 1, 1};
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = shares_split ? 2 : 1;
+  config.numAttrs = count;
   (void)cudaLaunchKernelEx(&config, kernel, args);  // last_error() tells
 #endif
 }
