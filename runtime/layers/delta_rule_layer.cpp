@@ -63,28 +63,54 @@ DeltaInputs DeltaRuleLayer::project(Step& step, ConstRows x) const {
   DeltaInputs inputs;
   inputs.projected = step.rows(group_.width);
   run_group(step, group_, x, inputs.projected);
-
-  const Rows raw = inputs.projected, qkv = step.rows(qk_channels_ + v_channels_);
-  if (!run_fused_inputs(step, inputs, qkv)) run_parts(step, raw, qkv);
-  inputs.q = qkv;
-  inputs.k = columns(qkv, qk_channels_ / 2, step.dtype());
-  inputs.v = columns(qkv, qk_channels_, step.dtype());
-  const ConstRows full_gate = output_.has_full_gate() ? ConstRows(columns(raw, group_.offsets[3], step.dtype())) : ConstRows();
+  inputs.qkv = step.rows(qk_channels_ + v_channels_);
+  inputs.q = inputs.qkv;
+  inputs.k = columns(inputs.qkv, qk_channels_ / 2, step.dtype());
+  inputs.v = columns(inputs.qkv, qk_channels_, step.dtype());
+  const ConstRows full_gate =
+      output_.has_full_gate() ? ConstRows(columns(inputs.projected, group_.offsets[3], step.dtype())) : ConstRows();
   inputs.gate = output_.gate(step, x, full_gate);
   return inputs;
 }
 
-/// Convolution, norm and gates in one, in decode; false: the backend or the mechanism has no such form.
-bool DeltaRuleLayer::run_fused_inputs(Step& step, DeltaInputs& inputs, Rows qkv) const {
+/// Convolution, norm and gates as one operator, in decode; false: the mechanism has no such form.
+bool DeltaRuleLayer::describe_fused_inputs(Step& step, DeltaInputs& inputs, DeltaInputsArgs& args) const {
   if (step.phase != Phase::kDecode || config_.conv_kernel == 0 || !joint_convolution_ || config_.qk_norm != QkNorm::kL2) return false;
-  DeltaInputsArgs args{};
-  args.conv = convolution(step, inputs.projected, qkv, conv_slot_, conv_, conv_bias_, GateKind::kSilu, qk_channels_ + v_channels_);
+  args.conv = convolution(step, inputs.projected, inputs.qkv, conv_slot_, conv_, conv_bias_, GateKind::kSilu,
+                          qk_channels_ + v_channels_);
   args.key_heads = config_.key_heads;
   args.key_dim = config_.key_dim;
   args.norm = FeatureMap::kL2;
-  if (describe_gates(step, inputs, args) && step.run_if_fused(step.ops().delta_inputs, args, "delta_inputs")) return true;
-  inputs.beta = inputs.log_decay = nullptr;
-  return false;
+  return describe_gates(step, inputs, args);
+}
+
+/// The rule on q, k and v; its gates are still to come.
+DeltaRuleArgs DeltaRuleLayer::rule_args(Step& step, const DeltaInputs& inputs, Rows out) const {
+  DeltaRuleArgs args{};
+  args.dtype = step.dtype();
+  args.phase = step.phase;
+  args.batch = step.batch;
+  args.key_heads = config_.key_heads;
+  args.value_heads = config_.value_heads;
+  args.key_dim = config_.key_dim;
+  args.value_dim = config_.value_dim;
+  args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.key_dim)));
+  args.q = inputs.q;
+  args.k = inputs.k;
+  args.v = inputs.v;
+  args.states = step.states.dense[state_slot_];
+  args.out = out;
+  return args;
+}
+
+/// From the projections to the normalised output as one operator; false: nothing was done.
+bool DeltaRuleLayer::run_fused_step(Step& step, const DeltaInputs& inputs, const DeltaInputsArgs& fused,
+                                    Rows out) const {
+  if (routing_.is_wanted() || step.sparse.enabled) return false;
+  DeltaStepArgs args{fused, rule_args(step, inputs, out), output_.norm_args(step, out, inputs.gate)};
+  args.rule.beta = inputs.beta;
+  args.rule.log_decay = inputs.log_decay;
+  return step.run_if_fused(step.ops().delta_step, args, "delta_step");
 }
 
 /// q | k | v from their projections: convolution, activation, norm.
@@ -133,25 +159,19 @@ const float* DeltaRuleLayer::run_beta(Step& step, const DeltaInputs& inputs) con
 void DeltaRuleLayer::run(Step& step, ConstRows x, const MixerOutput& output) {
   const Step::Scope scope(step);
   DeltaInputs inputs = project(step, x);
+  const Rows o = step.rows(v_channels_);
+  DeltaInputsArgs fused{};
+  const bool can_fuse = describe_fused_inputs(step, inputs, fused);
+  if (can_fuse && run_fused_step(step, inputs, fused, o)) return output_.project(step, o, output);
+  if (!can_fuse || !step.run_if_fused(step.ops().delta_inputs, fused, "delta_inputs")) {
+    inputs.beta = inputs.log_decay = nullptr;
+    run_parts(step, inputs.projected, inputs.qkv);
+  }
   const ConstRows raw_value = inputs.v;
   inputs.v = routing_.apply_to_value(step, inputs.v);
   const Rows residual = routing_.residual_rows(step);
-  const Rows o = step.rows(v_channels_);
 
-  DeltaRuleArgs args{};
-  args.dtype = step.dtype();
-  args.phase = step.phase;
-  args.batch = step.batch;
-  args.key_heads = config_.key_heads;
-  args.value_heads = config_.value_heads;
-  args.key_dim = config_.key_dim;
-  args.value_dim = config_.value_dim;
-  args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.key_dim)));
-  args.q = inputs.q;
-  args.k = inputs.k;
-  args.v = inputs.v;
-  args.states = step.states.dense[state_slot_];
-  args.out = o;
+  DeltaRuleArgs args = rule_args(step, inputs, o);
   args.residual = residual;
   add_gates(step, x, inputs, args);
   run_rule(step, inputs, args);

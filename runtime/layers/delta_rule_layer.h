@@ -8,6 +8,7 @@ namespace cairn {
 /// The inputs of a delta rule for one step.
 struct DeltaInputs {
   Rows projected;        ///< the whole projection group [T, width]
+  Rows qkv;              ///< q | k | v [T, 2 HK K + HV V]
   ConstRows q, k, v;     ///< after convolution, activation and normalisation
   ConstRows gate;        ///< output gate pre-activation
   const float *beta = nullptr, *log_decay = nullptr;  ///< [T, HV]: gates that came with q, k and v; null: still to be run
@@ -20,7 +21,7 @@ class DeltaRuleLayer : public Mixer {
  protected:
   /// extra: names of further projections of x that the mechanism needs, after q, k, v and the full gate.
   Status bind_shared(const LayerBuild& build, std::vector<std::string> extra);
-  /// Describes the gates for delta_inputs and sets those of `inputs`, if they are single numbers for each head.
+  /// Describes the gates for delta_inputs and sets those of `inputs`, if the rule is gdn with a beta.
   virtual bool describe_gates(Step&, DeltaInputs&, DeltaInputsArgs&) const { return false; }
   /// Fills in the mechanism's gates.
   virtual void add_gates(Step& step, ConstRows x, const DeltaInputs& inputs, DeltaRuleArgs& args) = 0;
@@ -42,7 +43,9 @@ class DeltaRuleLayer : public Mixer {
 
  private:
   DeltaInputs project(Step& step, ConstRows x) const;
-  bool run_fused_inputs(Step& step, DeltaInputs& inputs, Rows qkv) const;
+  bool describe_fused_inputs(Step& step, DeltaInputs& inputs, DeltaInputsArgs& args) const;
+  bool run_fused_step(Step& step, const DeltaInputs& inputs, const DeltaInputsArgs& fused, Rows out) const;
+  DeltaRuleArgs rule_args(Step& step, const DeltaInputs& inputs, Rows out) const;
   void run_parts(Step& step, Rows raw, Rows qkv) const;
   ShortConvArgs convolution(Step& step, Rows in, Rows out, std::int32_t slot, const float* weight, const float* bias,
                             GateKind activation, std::int32_t channels) const;

@@ -87,6 +87,9 @@ class GatedOutput {
   ConstRows gate(Step& step, ConstRows x, ConstRows full_gate) const;
   /// o [T, H V] is overwritten.
   void run(Step& step, Rows o, ConstRows gate, const MixerOutput& output) const;
+  /// Its two halves: the norm in place, and the projection.
+  GatedRmsNormArgs norm_args(Step& step, Rows o, ConstRows gate) const;
+  void project(Step& step, Rows normalised, const MixerOutput& output) const;
 
  private:
   std::int32_t heads_ = 0, dim_ = 0;
@@ -101,6 +104,7 @@ class GatedOutput {
 class CrossLayerRouting {
  public:
   static Result<CrossLayerRouting> bind(const LayerBuild& build, std::int32_t heads, std::int32_t dim);
+  bool is_wanted() const { return kind_ != Routing::kNone; }
   bool wants_residual() const { return kind_ == Routing::kCler || kind_ == Routing::kClerH; }
   /// CLER: v~ = v + gamma r of the layer below, into new rows; otherwise v itself.
   ConstRows apply_to_value(Step& step, ConstRows value) const;

@@ -107,11 +107,18 @@ ConstRows GatedOutput::gate(Step& step, ConstRows x, ConstRows full_gate) const 
   return gate;
 }
 
+GatedRmsNormArgs GatedOutput::norm_args(Step& step, Rows o, ConstRows gate) const {
+  return {step.dtype(), norm_, gate_kind_, step.token_count(), heads_, dim_, eps_,
+          norm_weight_, norm_bias_, o, gate, o};
+}
+
+void GatedOutput::project(Step& step, Rows normalised, const MixerOutput& output) const {
+  run_linear(step, *out_, normalised, output.out, output.accumulate);
+}
+
 void GatedOutput::run(Step& step, Rows o, ConstRows gate, const MixerOutput& output) const {
-  GatedRmsNormArgs args{step.dtype(), norm_, gate_kind_, step.token_count(), heads_, dim_, eps_,
-                        norm_weight_, norm_bias_, o, gate, o};
-  step.run(step.ops().gated_rms_norm, args, "gated_rms_norm");
-  run_linear(step, *out_, o, output.out, output.accumulate);
+  step.run(step.ops().gated_rms_norm, norm_args(step, o, gate), "gated_rms_norm");
+  project(step, o, output);
 }
 
 }  // namespace cairn
