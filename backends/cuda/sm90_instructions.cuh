@@ -65,6 +65,29 @@ __device__ __forceinline__ void fence_barrier_init() { asm volatile("fence.mbarr
 /// Two sides of a barrier between two warpgroups: one goes on, the other waits.
 __device__ __forceinline__ void pair_arrive(int id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory"); }
 __device__ __forceinline__ void pair_wait(int id) { asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory"); }
+/// Barrier of a cluster's blocks, in two halves. What a thread wrote before need not be seen by who waits: only that it got
+/// here. (An arrival that releases is a fence of all memory, 1 us.)
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+/// A shared-memory address of this block as it is in another one of the cluster.
+__device__ __forceinline__ std::uint32_t address_in_block(std::uint32_t address, int rank) {
+  std::uint32_t there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+/// Stores 4 bytes there and counts them at the barrier of that block, which waits with barrier_wait_from_blocks.
+__device__ __forceinline__ void send_to_block(std::uint32_t address, float x, std::uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(address),
+               "r"(__float_as_uint(x)), "r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ void barrier_wait_from_blocks(std::uint32_t barrier, int parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nWAIT_%=:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n@!done bra WAIT_%=;\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
 /// Barrier of the first 256 threads.
 __device__ __forceinline__ void warps_barrier() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 /// Barrier of 128 threads; id 1 to 15.
