@@ -20,6 +20,7 @@ export CAIRN_BACKEND_PATH="$build/lib"
 echo "== operators"
 "$bench/op_bench" --backend cuda \
   sdm phase=decode B=1 side=480 V=1920 W=64 , sdm phase=decode B=64 side=480 V=1920 W=64 , \
+  sdm phase=decode B=1 side=480 V=1920 W=64 rows=1 , sdm phase=decode B=64 side=480 V=1920 W=64 rows=1 , \
   linear T=1 D=2560 N=18432 , linear T=8 D=2560 N=18432 , linear T=1 D=2560 N=18432 W=i8 , linear T=1 D=2560 N=18432 W=i4 , \
   linear T=64 D=2560 N=18432 decode=0 , linear T=2048 D=2560 N=18432 , linear T=8192 D=2560 N=18432 , \
   softmax_attention T=2048 HQ=16 HK=4 , softmax_attention T=16384 HQ=32 HK=8 K=128 V=128 , \

@@ -1,4 +1,6 @@
 // Benchmark cases of the dense operators. T tokens, D width, H heads, N outputs.
+#include <cmath>
+
 #include "tests/bench/op_bench_cases.h"
 
 namespace cairn::bench {
