@@ -35,7 +35,7 @@ struct EventFactors {
 struct EventStage {
   unsigned char k[2 * kTileBytes], v[kTileBytes];
   unsigned char transform[kTileBytes];  ///< T' [64 x 64]
-  uint4 inverse[kInverseBlocks * 32];
+  InverseBlocks inverse;
   float decay[kChunk];
   EventFactors factors;
   EventInfo info;
@@ -97,7 +97,7 @@ __device__ __forceinline__ void load_event(const SparsePrefillArgs& a, const Eve
     load_tile(shared_address(stage.k) + i * kTileBytes, &a.k, place.group * kDim + 64 * i, info.row, full);
   load_tile(shared_address(stage.v), &a.v, place.head * kDim + 64 * place.half, info.row, full);
   const std::int64_t cell = static_cast<std::int64_t>(info.chunk) * a.value_heads + place.head;
-  load_bytes(shared_address(stage.inverse), a.work.inverse + cell * kInverseBlocks * 32, kInverseBytes, full);
+  load_bytes(shared_address(&stage.inverse), a.work.inverse + cell, kInverseBytes, full);
   load_bytes(shared_address(stage.decay), a.work.decay + cell * kChunk, kDecayBytes, full);
 }
 
@@ -108,7 +108,7 @@ __device__ __forceinline__ void fetch_event(const SparsePrefillArgs& a, const Ev
   for (int i = 0; i < 2; ++i) fetch_tile(&a.k, place.group * kDim + 64 * i, info.row);
   fetch_tile(&a.v, place.head * kDim + 64 * place.half, info.row);
   const std::int64_t cell = static_cast<std::int64_t>(info.chunk) * a.value_heads + place.head;
-  fetch_bytes(a.work.inverse + cell * kInverseBlocks * 32, kInverseBytes);
+  fetch_bytes(a.work.inverse + cell, kInverseBytes);
   fetch_bytes(a.work.decay + cell * kChunk, kDecayBytes);
 }
 
@@ -302,9 +302,9 @@ __device__ __forceinline__ void prepare_events(const EventPlace& place, EventSha
   for (int event = 0; event < place.events; ++event) {
     EventStage& stage = shared.stages[event % kEventStages];
     barrier_wait(shared_address(&shared.full[event % kEventStages]), event / kEventStages & 1);
-    uint4 blocks[kInverseBlocks];
+    uint4 blocks[7];
 #pragma unroll
-    for (int i = 0; i < kInverseBlocks; ++i) blocks[i] = stage.inverse[32 * i + lane];
+    for (int i = 0; i < 7; ++i) blocks[i] = i % 2 ? stage.inverse.left[i / 2][lane] : stage.inverse.own(i / 2, lane);
     const EventInfo info = stage.info;
     const float gamma = stage.decay[kChunk - 1];
 #pragma unroll
@@ -315,7 +315,7 @@ __device__ __forceinline__ void prepare_events(const EventPlace& place, EventSha
     }
     if (lane == 0) stage.factors.whole = exp2_fast(gamma + info.gap);
 #pragma unroll
-    for (int i = 0; i < kInverseBlocks; ++i) {  // block rows 0 1 1 2 2 3 3, block columns 0 0 1 1 2 2 3
+    for (int i = 0; i < 7; ++i) {  // block rows 0 1 1 2 2 3 3, block columns 0 0 1 1 2 2 3
       const std::uint32_t words[4] = {blocks[i].x, blocks[i].y, blocks[i].z, blocks[i].w};
       store_matrices(shared_address(stage.transform) + fragment_address((i + 1) / 2, lane, 2 * (i / 2)), words);
     }

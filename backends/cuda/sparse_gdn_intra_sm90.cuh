@@ -3,7 +3,7 @@
 //             16 rows = T'[48..63, 32..63] V[32..63]                                                        (spec 3.1)
 //   Launch    persistent blocks of one warpgroup; a block takes every n-th (chunk, key head). Warp w owns block row w:
 //             its part of K K^T comes out of the product in its own registers
-//   Traffic   per token: k 4 KB, half of v 4 KB, T' 1.75 KB for 16 key and 32 value heads
+//   Traffic   per token: k 4 KB, half of v 4 KB, T' 1.5 KB for 16 key and 32 value heads
 //   Numerics  K K^T bf16 x bf16 -> f32 (exact products). Diagonal blocks solved in f32; the adjacent blocks by products
 //             of tf32 pairs (21 bits); scores from T' as pairs of bf16 (16 bits) and exact V, sums f32: masks follow
 //             the scores. T' is rounded to bf16 only when stored
@@ -212,14 +212,14 @@ __device__ __forceinline__ void load_transposed_block(const float* block, int la
     x[i] = block[(8 * (i / 4) + 2 * (lane % 4) + i % 2) * kBlockStride + lane / 4 + 8 * (i / 2 % 2)];
 }
 
-/// x *= beta of its columns, then to the workspace as a left operand.
-__device__ __forceinline__ void finish_block(float (&x)[8], const float* beta, uint4* to, int lane) {
+/// x *= beta of its columns; as a left operand.
+__device__ __forceinline__ uint4 finish_block(float (&x)[8], const float* beta, int lane) {
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
     const float2 b = *reinterpret_cast<const float2*>(beta + 8 * n + 2 * (lane % 4));
     x[4 * n] *= b.x, x[4 * n + 1] *= b.y, x[4 * n + 2] *= b.x, x[4 * n + 3] *= b.y;
   }
-  to[lane] = make_uint4(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
+  return make_uint4(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
 }
 __device__ __forceinline__ void keep_tail(const float (&x)[8], float* tail, int lane) {
 #pragma unroll
@@ -234,7 +234,7 @@ __device__ __forceinline__ void form_block_row(const SparsePrefillArgs& a, Intra
                                                std::int64_t cell, const float (&below)[8], int warp, int lane) {
   float own[8];
   load_block(shared.blocks[i][warp], lane, own);
-  uint4* to = a.work.inverse + cell * kInverseBlocks * 32 + 2 * warp * 32;
+  InverseBlocks& to = a.work.inverse[cell];
   if (warp > 0) {
     float corner[8], product[8];
     load_transposed_block(shared.blocks[i][warp - 1], lane, corner);
@@ -243,10 +243,12 @@ __device__ __forceinline__ void form_block_row(const SparsePrefillArgs& a, Intra
     multiply_blocks(x, split(own), split(product));
 #pragma unroll
     for (int n = 0; n < 8; ++n) x[n] = -x[n];
-    finish_block(x, shared.beta[head] + 16 * (warp - 1), to - 32, lane);
+    to.left[warp - 1][lane] = finish_block(x, shared.beta[head] + 16 * (warp - 1), lane);
     if (warp == 3) keep_tail(x, shared.tail[i], lane);
   }
-  finish_block(own, shared.beta[head] + 16 * warp, to, lane);
+  const uint4 block = finish_block(own, shared.beta[head] + 16 * warp, lane);
+  to.own_first[warp][lane] = make_uint2(block.x, block.y);
+  to.own_last[warp][lane] = block.w;
   if (warp == 3) keep_tail(own, shared.tail[i] + 16, lane);
 }
 

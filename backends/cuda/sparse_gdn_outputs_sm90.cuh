@@ -178,10 +178,10 @@ struct InverseRow {
 };
 __device__ __forceinline__ InverseRow load_inverse(const SparsePrefillArgs& a, int chunk, int head, int warp,
                                                    int lane) {
-  const uint4* from = a.work.inverse +
-                      ((static_cast<std::int64_t>(chunk) * a.value_heads + head) * kInverseBlocks + 2 * warp) * 32 +
-                      lane;
-  return {__ldg(from), warp > 0 ? __ldg(from - 32) : make_uint4(0, 0, 0, 0)};
+  const InverseBlocks& from = a.work.inverse[static_cast<std::int64_t>(chunk) * a.value_heads + head];
+  const uint2 first = __ldg(&from.own_first[warp][lane]);
+  const uint4 own = make_uint4(first.x, first.y, 0, __ldg(&from.own_last[warp][lane]));
+  return {own, warp > 0 ? __ldg(&from.left[warp - 1][lane]) : make_uint4(0, 0, 0, 0)};
 }
 
 /// U' = T' V of a skipped chunk, in the place of V. `only`: the barrier of this warpgroup.

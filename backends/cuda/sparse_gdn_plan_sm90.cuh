@@ -7,15 +7,26 @@
 namespace cairn::gpu::sm90::sparse {
 
 inline constexpr int kDim = 128, kMaxHeadsPerKey = 4;
-inline constexpr int kInverseBlocks = 7, kInverseBytes = kInverseBlocks * 32 * 16;  ///< T' of one chunk and head
 inline constexpr int kDecayBytes = kChunk * 4, kSnapshotBytes = 4 * kTileBytes;
+
+/// T' = inverse diag(beta) of one chunk and head, bf16, in blocks of 16 x 16 that are left operands: a lane has words
+/// 0 to 3 of each. Of a diagonal block word 2, the upper right quarter, is zero and not kept.
+struct InverseBlocks {
+  uint4 left[3][32];           ///< 10 21 32
+  uint2 own_first[4][32];      ///< 00 11 22 33: words 0, 1
+  std::uint32_t own_last[4][32];  ///< word 3
+
+  __device__ __forceinline__ uint4 own(int row, int lane) const {
+    const uint2 first = own_first[row][lane];
+    return make_uint4(first.x, first.y, 0, own_last[row][lane]);
+  }
+};
+inline constexpr int kInverseBytes = sizeof(InverseBlocks);
 
 /// Intermediate tensors. Chunks of all sequences lie one after another.
 struct SparseWork {
-  /// [chunk, HV, 7, 32 lanes]: blocks 00 10 11 21 22 32 33 of T' = inverse diag(beta), bf16, each a left operand of
-  /// 16 x 16.
-  uint4* inverse;
-  float* decay;  ///< [chunk, HV, 64]: inclusive cumulative log2-decay
+  InverseBlocks* inverse;  ///< [chunk, HV]
+  float* decay;            ///< [chunk, HV, 64]: inclusive cumulative log2-decay
   /// [place, heads of a group]: S^T [128 columns x 128 rows] bf16 as 2 x 2 tiles, key halves outside.
   unsigned char* snapshots;
   int* progress;   ///< [sequence, HV, 2 halves, 2]: stored U' of events; stored states, the initial one first

@@ -81,7 +81,7 @@ SparseWork carve(const SparseGdnArgs& a, SparseSelection* selection, ScratchLayo
       snapshot_places(a, static_cast<std::int64_t>(chunks), static_cast<std::int64_t>(sequences)));
   *selection = carve_sparse_selection(d.key_heads, d.value_heads, static_cast<int>(sequences), chunks, layout);
   SparseWork work;
-  work.inverse = layout.take<uint4>(cells * kInverseBlocks * 32);
+  work.inverse = layout.take<InverseBlocks>(cells);
   work.decay = layout.take<float>(cells * kChunk);
   work.snapshots =
       layout.take<unsigned char>(places * static_cast<std::size_t>(d.value_heads / d.key_heads) * kSnapshotBytes);
