@@ -7,8 +7,8 @@
 //   Numerics  KK^T, QK^T bf16 x bf16 -> f32 (exact products); the inverse as gdn_inverse has it; T', A' rounded to bf16.
 //             Exponents are differences before 2^x; masks are selections; nothing above the diagonal of M is read
 //   Measured  (H200, 65,536 tokens, one run) 315 us (322 with A' as whole tiles); 467 with A' by stores of 4 bytes and a
-//             barrier of the warpgroup for each step of the inverse. Cycles of an item, without A' and with 4 warpgroups: 2,600 the diagonal blocks,
-//             1,750 their merges, 1,400 the gates, 1,850 products and waiting for them
+//             barrier of the warpgroup for each step of the inverse. Cycles of an item, without A' and with 4
+//             warpgroups: 2,600 the diagonal blocks, 1,750 their merges, 1,400 the gates, 1,850 products and waiting for them
 //   Tried     without Q and A', 4 warpgroups: predicted 190 us, measured 190; but whoever forms A' then pays as much
 //             (gdn_heads). With A' and 4 warpgroups: 423, why is not known (60 bytes of registers spilled).
 //             A warp does a whole head (products by mma, inverse in registers, no barriers, 10 warps, half the

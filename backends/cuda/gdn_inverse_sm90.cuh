@@ -54,8 +54,7 @@ struct Inverter {
 #pragma unroll
     for (int i = 0; i < 16; ++i) x[i] = i == column ? 1.0f : 0.0f;
 #pragma unroll
-    for (int j = 0; j < 16;
-         j += 4) {  // 4 unknowns at a time leave all rows below: sums that do not wait for each other
+    for (int j = 0; j < 16; j += 4) {  // 4 unknowns at a time leave all rows below
 #pragma unroll
       for (int i = j + 1; i < 16; ++i) {
         const float4 row = *reinterpret_cast<const float4*>(corner + i * kMatrixStride + j);
