@@ -147,18 +147,26 @@ void check_step_bits(OpRig& rig, std::int32_t key_heads, std::int32_t value_head
   rig.clear();
 }
 
-TEST_CASE("a fused operator gives the bits of its parts") {
+/// Of every tested backend, with its own activations.
+template <class Check>
+void for_each_rig(const Check& check) {
   for (const std::string& name : tested_backends()) {
     std::string reason;
     const Backend* backend = find_backend(name, &reason);
     CAPTURE(name);
     REQUIRE(backend != nullptr);
     OpRig rig(*backend, 0, backend->activation_dtype);
+    check(rig);
+  }
+}
+
+TEST_CASE("a fused operator gives the bits of its parts") {
+  for_each_rig([](OpRig& rig) {
     check_input_bits(rig, 2, 4, 32);
     check_input_bits(rig, 4, 8, 128);
     check_input_bits(rig, 1, 40, 256);
     for (const std::int32_t heads_per_key : {1, 2, 3, 4}) check_step_bits(rig, 2, 2 * heads_per_key, 128);
-  }
+  });
 }
 
 /// `out`: rows of `half` columns with a gap between them, by the fused operator or by its parts.
@@ -190,12 +198,7 @@ std::vector<float> swiglu_outputs(OpRig& rig, const HostWeight& host, std::int32
 }
 
 TEST_CASE("linear_swiglu gives the bits of linear and swiglu") {
-  for (const std::string& name : tested_backends()) {
-    std::string reason;
-    const Backend* backend = find_backend(name, &reason);
-    CAPTURE(name);
-    REQUIRE(backend != nullptr);
-    OpRig rig(*backend, 0, backend->activation_dtype);
+  for_each_rig([](OpRig& rig) {
     const std::pair<std::int32_t, std::int32_t> shapes[] = {{1, 64}, {45, 192}, {133, 2112}, {2201, 704}, {12800, 64}};
     for (const auto& [half, in_dim] : shapes) {
       Random random(65);
@@ -206,7 +209,7 @@ TEST_CASE("linear_swiglu gives the bits of linear and swiglu") {
         CHECK(swiglu_outputs(rig, weight, tokens, true) == swiglu_outputs(rig, weight, tokens, false));
       }
     }
-  }
+  });
 }
 
 }  // namespace

@@ -24,33 +24,23 @@ OpCase linear_case(const LinearSpec& spec) {
       random_weight(random, spec.out_dim, spec.in_dim, spec.dtype, spec.has_bias, spec.group_size));
   auto x = std::make_shared<TokenField>(normal_field(random, spec.lengths, spec.in_dim)),
        y = std::make_shared<TokenField>(normal_field(random, spec.lengths, spec.out_dim));
-  OpCase c{spec.name, spec.lengths, [=](OpRig& rig, const Schedule& schedule, Phase phase) {
-             Outcome outcome;
-             TokenOutput out("out", spec.lengths, spec.out_dim);
-             LinearWeight w = bind_weight(rig, *weight);
-             rig.pack(&w);
-             for (const Call& call : schedule) {
-               CallIo io(rig, call);
-               LinearArgs args{rig.dtype(),
-                               spec.f32_out ? DType::kF32 : rig.dtype(),
-                               phase,
-                               spec.accumulate,
-                               io.token_count(),
-                               &w,
-                               io.in(*x),
-                               {}};
-               if (spec.f32_out)
-                 args.out = {io.packed_out(out), spec.out_dim};
-               else
-                 args.out = spec.accumulate ? io.in_place(*y, out) : io.out(out);
-               if (!run_call(rig, io, rig.ops().linear, args, &outcome)) break;
-             }
-             if (outcome.trouble.empty()) add_output(&outcome, out);
-             rig.clear();  // w is unpacked while it lives
-             return outcome;
-           }};
-  c.split_multiple = 1;
-  return c;
+  return weight_case(spec.name, spec.lengths, weight, spec.out_dim,
+                     [=](OpRig& rig, CallIo& io, const LinearWeight& w, Phase phase, TokenOutput& out,
+                         Outcome* outcome) {
+                       LinearArgs args{rig.dtype(),
+                                       spec.f32_out ? DType::kF32 : rig.dtype(),
+                                       phase,
+                                       spec.accumulate,
+                                       io.token_count(),
+                                       &w,
+                                       io.in(*x),
+                                       {}};
+                       if (spec.f32_out)
+                         args.out = {io.packed_out(out), spec.out_dim};
+                       else
+                         args.out = spec.accumulate ? io.in_place(*y, out) : io.out(out);
+                       return run_call(rig, io, rig.ops().linear, args, outcome);
+                     });
 }
 
 std::uint16_t sixteen_bits(DType dtype, Random& random) {
@@ -98,6 +88,25 @@ LinearWeight bind_weight(OpRig& rig, const HostWeight& weight) {
   if (!weight.scales.empty()) w.scales = rig.upload(weight.scales);
   if (!weight.bias.empty()) w.bias = rig.upload(weight.bias);
   return w;
+}
+
+OpCase weight_case(const char* name, const Lengths& lengths, std::shared_ptr<const HostWeight> weight,
+                   std::int32_t out_dim, WeightCall run) {
+  OpCase c{name, lengths, [=](OpRig& rig, const Schedule& schedule, Phase phase) {
+             Outcome outcome;
+             TokenOutput out("out", lengths, out_dim);
+             LinearWeight w = bind_weight(rig, *weight);
+             rig.pack(&w);
+             for (const Call& call : schedule) {
+               CallIo io(rig, call);
+               if (!run(rig, io, w, phase, out, &outcome)) break;
+             }
+             if (outcome.trouble.empty()) add_output(&outcome, out);
+             rig.clear();  // w is unpacked while it lives
+             return outcome;
+           }};
+  c.split_multiple = 1;
+  return c;
 }
 
 std::vector<OpCase> linear_cases() {

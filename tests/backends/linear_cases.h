@@ -1,6 +1,9 @@
 // Random weights of every storage, for linear, moe and latent_attention.
 #pragma once
 
+#include <functional>
+#include <memory>
+
 #include "tests/backends/op_case.h"
 
 namespace cairn::test {
@@ -19,5 +22,11 @@ HostWeight random_weight(Random& random, std::int32_t out_dim, std::int32_t in_d
 
 /// Uploaded, not packed: the caller packs the LinearWeight at its final address.
 LinearWeight bind_weight(OpRig& rig, const HostWeight& weight);
+
+/// One call of a schedule, with the weight on the device, into `out`; false: something was wrong.
+using WeightCall = std::function<bool(OpRig&, CallIo&, const LinearWeight&, Phase, TokenOutput& out, Outcome*)>;
+/// An operator on tokens and one weight; `out` has so many columns.
+OpCase weight_case(const char* name, const Lengths& lengths, std::shared_ptr<const HostWeight> weight,
+                   std::int32_t out_dim, WeightCall run);
 
 }  // namespace cairn::test

@@ -19,22 +19,13 @@ OpCase swiglu_case(const SwigluSpec& s) {
   Random random(63);
   auto weight = std::make_shared<HostWeight>(random_weight(random, 2 * s.half, s.in_dim, s.dtype, s.has_bias));
   auto x = std::make_shared<TokenField>(normal_field(random, s.lengths, s.in_dim));
-  OpCase c{s.name, s.lengths, [=](OpRig& rig, const Schedule& schedule, Phase phase) {
-             Outcome outcome;
-             TokenOutput out("out", s.lengths, s.half);
-             LinearWeight w = bind_weight(rig, *weight);
-             rig.pack(&w);
-             for (const Call& call : schedule) {
-               CallIo io(rig, call);
-               const LinearArgs args{rig.dtype(), rig.dtype(), phase, false, io.token_count(), &w, io.in(*x), io.out(out)};
-               if (!run_call(rig, io, rig.ops().linear_swiglu, args, &outcome)) break;
-             }
-             if (outcome.trouble.empty()) add_output(&outcome, out);
-             rig.clear();  // w is unpacked while it lives
-             return outcome;
-           }};
-  c.split_multiple = 1;
-  return c;
+  return weight_case(s.name, s.lengths, weight, s.half,
+                     [=](OpRig& rig, CallIo& io, const LinearWeight& w, Phase phase, TokenOutput& out,
+                         Outcome* outcome) {
+                       const LinearArgs args{rig.dtype(), rig.dtype(), phase,     false,
+                                             io.token_count(), &w,        io.in(*x), io.out(out)};
+                       return run_call(rig, io, rig.ops().linear_swiglu, args, outcome);
+                     });
 }
 
 }  // namespace

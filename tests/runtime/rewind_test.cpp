@@ -10,13 +10,7 @@ namespace {
 using test::AgentBench;
 using test::Bytes;
 using test::random_tokens;
-
-StateOptions with_window(std::int64_t window, std::int32_t spacing = 64) {
-  StateOptions options;
-  options.rewind_window_tokens = window;
-  options.rewind_spacing_tokens = spacing;
-  return options;
-}
+using test::with_window;
 
 /// A state that has only ever read the first `count` tokens, in one prefill call.
 Bytes read_directly(const AgentBench& bench, std::span<const std::int32_t> tokens, std::size_t count) {

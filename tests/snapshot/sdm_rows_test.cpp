@@ -16,6 +16,7 @@ using test::AgentBench;
 using test::Bytes;
 using test::ForgedSnapshot;
 using test::random_tokens;
+using test::with_window;
 
 constexpr const char* kBackends[] = {"reference", "cpu", "delayed"};
 
@@ -23,13 +24,6 @@ AgentBench bench_of(const char* backend, DType rows) {
   PlanOptions options;
   options.sdm_rows = rows;
   return AgentBench(backend, test::every_mechanism_model(1), options);
-}
-
-StateOptions with_window(std::int64_t window) {
-  StateOptions options;
-  options.rewind_window_tokens = window;
-  options.rewind_spacing_tokens = 64;
-  return options;
 }
 
 /// The rows of a snapshot's table, as f32.

@@ -13,15 +13,9 @@ namespace {
 using test::AgentBench;
 using test::Bytes;
 using test::random_tokens;
+using test::with_window;
 
 std::string as_string(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
-
-StateOptions with_window() {
-  StateOptions options;
-  options.rewind_window_tokens = 256;
-  options.rewind_spacing_tokens = 64;
-  return options;
-}
 
 struct Saver {
   AgentBench bench;

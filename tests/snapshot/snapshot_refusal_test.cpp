@@ -15,9 +15,7 @@ using test::ForgedSnapshot;
 using test::random_tokens;
 
 StateOptions with_window(std::int64_t window) {
-  StateOptions options;
-  options.rewind_window_tokens = window;
-  options.rewind_spacing_tokens = 64;
+  StateOptions options = test::with_window(window);
   options.kv_capacity_tokens = 512;
   return options;
 }

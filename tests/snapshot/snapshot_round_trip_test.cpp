@@ -11,13 +11,7 @@ namespace {
 using test::AgentBench;
 using test::Bytes;
 using test::random_tokens;
-
-StateOptions with_window(std::int64_t window) {
-  StateOptions options;
-  options.rewind_window_tokens = window;
-  options.rewind_spacing_tokens = 64;
-  return options;
-}
+using test::with_window;
 
 }  // namespace
 

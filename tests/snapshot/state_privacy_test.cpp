@@ -13,6 +13,7 @@ namespace {
 using test::AgentBench;
 using test::Bytes;
 using test::random_tokens;
+using test::with_window;
 
 constexpr float kMark = 1.2345678e-3F;
 
@@ -43,13 +44,6 @@ class WatchingAllocator {
     std::free(memory);
   }
 };
-
-StateOptions with_window() {
-  StateOptions options;
-  options.rewind_window_tokens = 256;
-  options.rewind_spacing_tokens = 64;
-  return options;
-}
 
 /// Puts the mark into every slot: dense ones directly, the table by its written rows.
 void mark(const AgentBench& bench, State& state) {

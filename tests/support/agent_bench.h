@@ -84,6 +84,14 @@ struct AgentBench {
   void restore(State& state, const Bytes& bytes) const { require_ok(try_restore(state, bytes)); }
 };
 
+/// Of a state that can be rewound.
+inline StateOptions with_window(std::int64_t window = 256, std::int32_t spacing = 64) {
+  StateOptions options;
+  options.rewind_window_tokens = window;
+  options.rewind_spacing_tokens = spacing;
+  return options;
+}
+
 inline std::vector<std::int32_t> random_tokens(std::size_t count, std::uint64_t seed = 3) {
   std::mt19937_64 random(seed);
   std::vector<std::int32_t> tokens(count);
