@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 8) gdn_decode_kernel(const __g
   const int column = blockIdx.x * kDecodeColumns + 4 * quad;
   if constexpr (kAhead) {  // a row of the block's columns is one line of 128 bytes
     const float* line = a.states[b] + (h * kDim + thread) * kDim + blockIdx.x * kDecodeColumns;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+    prefetch_line(line);
   }
   wait_for_previous_kernel();
   float* state = a.states[b] + (h * kDim + first_row) * kDim + column;

@@ -51,8 +51,6 @@ struct StepShared {
   alignas(8) std::uint64_t arrived;
 };
 
-__device__ __forceinline__ void prefetch_line(const float* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
-
 __device__ __forceinline__ float convolve(const float4& weight, float bias, float oldest, float older, float old,
                                           float x) {
   float y = bias;

@@ -108,7 +108,7 @@ struct LinearRing {
     prefetch_map(&args.weight.rows);
     for (int i = 0; i < args.stages; ++i) {
       barrier_init(shared_address(&shared.full[i]), 1);
-      barrier_init(shared_address(&shared.empty[i]), kLinearWarps);
+      barrier_init_for_warps(shared_address(&shared.empty[i]), kLinearWarps);
     }
     fence_barrier_init();
     const std::uint64_t once = leave_first();
@@ -219,8 +219,7 @@ __global__ void __launch_bounds__(kLinearThreads, kTokenTiles == 1 ? 3 : kTokenT
         }
       }
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(shared_address(&shared.empty[stage]));
+    warp_arrive(shared_address(&shared.empty[stage]), lane);
     if (++stage == launched.stages) stage = 0, parity ^= 1;
   };
   const auto end_pass = [&] {

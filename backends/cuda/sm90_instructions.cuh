@@ -123,12 +123,6 @@ __device__ __forceinline__ void load_slab(std::uint32_t to, const CUtensorMap* m
       "l"(map), "r"(0), "r"(row), "r"(group), "r"(barrier), "l"(policy)
       : "memory");
 }
-/// What is read with it makes way for everything else in the L2 cache.
-__device__ __forceinline__ std::uint64_t leave_first() {
-  std::uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
 /// From four: column 0, and all of the second last.
 __device__ __forceinline__ void load_slab_parts(std::uint32_t to, const CUtensorMap* map, int row, int group, std::uint32_t barrier,
                                                 std::uint64_t policy) {
@@ -138,12 +132,20 @@ __device__ __forceinline__ void load_slab_parts(std::uint32_t to, const CUtensor
       "l"(map), "r"(0), "r"(row), "r"(group), "r"(barrier), "l"(policy)
       : "memory");
 }
+/// What is read with it makes way for everything else in the L2 cache.
+__device__ __forceinline__ std::uint64_t leave_first() {
+  std::uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
 __device__ __forceinline__ void load_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
       "r"(bytes), "r"(barrier)
       : "memory");
 }
+/// The line on its way to L2, by an ordinary load.
+__device__ __forceinline__ void prefetch_line(const float* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 /// The same on their way to L2: nobody waits for them.
 __device__ __forceinline__ void fetch_tile(const CUtensorMap* map, int column, int row) {
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(column), "r"(row)
