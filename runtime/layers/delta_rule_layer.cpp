@@ -191,7 +191,7 @@ Result<DecayGate> DecayGate::bind(const LayerBuild& build, std::int32_t heads, s
   gate.rows_ = rows;
   CAIRN_TRY_ASSIGN(gate.a_log_, build.weights.vector(build.mixer("a_log")));
   CAIRN_TRY_ASSIGN(gate.dt_bias_, build.weights.vector(build.mixer("dt_bias")));
-  if (!is_projected(config, rows)) {
+  if (!is_projected(config)) {
     CAIRN_TRY_ASSIGN(gate.down_, build.weights.linear(build.mixer("a_down")));
     CAIRN_TRY_ASSIGN(gate.up_, build.weights.linear(build.mixer("a_up")));
   }

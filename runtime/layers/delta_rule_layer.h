@@ -61,10 +61,10 @@ class DeltaRuleLayer : public Mixer {
 /// Decay of GDN (one per head), KDA and GDN2 (one per key row), as log-decays [T, HV rows] f32.
 class DecayGate {
  public:
-  /// rows 1: the pre-activation is an extra projection; otherwise low rank or full as the configuration says.
+  /// Of `rows` decays per head; low rank or full as the configuration says.
   static Result<DecayGate> bind(const LayerBuild& build, std::int32_t heads, std::int32_t rows);
   /// Whether "a" must be among the extra projections.
-  static bool is_projected(const DeltaRuleConfig& config, std::int32_t rows) { return rows == 1 || config.decay_rank == 0; }
+  static bool is_projected(const DeltaRuleConfig& config) { return config.decay_rank == 0; }
   const float* run(Step& step, ConstRows x, ConstRows projected) const;
   /// The operator's arguments, with room for its output.
   DecayGateArgs args(Step& step, ConstRows in) const;

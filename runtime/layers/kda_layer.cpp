@@ -8,7 +8,7 @@ class KdaLayer : public DeltaRuleLayer {
  public:
   Status bind(const LayerBuild& build) {
     std::vector<std::string> extra = {"b"};
-    if (DecayGate::is_projected(build.config.delta, build.config.delta.key_dim)) extra.push_back("a");
+    if (DecayGate::is_projected(build.config.delta)) extra.push_back("a");
     has_projected_decay_ = extra.size() == 2;
     CAIRN_TRY(bind_shared(build, extra));
     CAIRN_TRY_ASSIGN(decay_, DecayGate::bind(build, config_.value_heads, config_.key_dim));

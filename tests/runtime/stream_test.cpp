@@ -108,6 +108,26 @@ TEST_CASE("the cpu backend computes what the reference computes") {
   }
 }
 
+TEST_CASE("keys of one number may have decays of low rank, or not") {
+  for (const std::int32_t rank : {0, 3}) {
+    CAPTURE(rank);
+    std::vector<LayerConfig> layers = {test::delta_layer(Mechanism::kKda), test::delta_layer(Mechanism::kGdn2)};
+    for (LayerConfig& layer : layers) {
+      layer.delta.key_dim = 1;
+      layer.delta.decay_rank = rank;
+    }
+    const auto model = test::random_model(layers, 5);
+    const Bench reference("reference", model), cpu("cpu", model);
+    const std::vector<std::int32_t> tokens = random_tokens(65);
+    const auto expected = reference.state(), actual = cpu.state();
+
+    reference.prefill(*expected, tokens);
+    cpu.prefill(*actual, tokens);
+
+    CHECK(largest_difference(last_logits(*expected), last_logits(*actual)) < 2e-3);
+  }
+}
+
 TEST_CASE("a prompt cut at a multiple of 64 gives the same bits") {
   for (const char* backend : {"reference", "cpu"}) {
     CAPTURE(backend);
