@@ -57,7 +57,7 @@ DType activations_for(const Device& device, cairn_precision precision) {
 }
 
 Status finish_load(const DeviceObject& device, ModelDescription description, const cairn_model_options& options,
-                   cairn_model** model) {
+                   const ModelLimits& limits, cairn_model** model) {
   auto shared = std::make_shared<const ModelDescription>(std::move(description));
   auto object = std::make_shared<ModelObject>();
   if (shared->tokenizer.kind != TokenizerKind::kNone) {
@@ -65,6 +65,7 @@ Status finish_load(const DeviceObject& device, ModelDescription description, con
   }
   CAIRN_TRY_ASSIGN(std::shared_ptr<const Device> chosen, device_for(device, options.precision));
   PlanOptions plan;
+  plan.limits = limits;
   plan.activations = activations_for(*chosen, options.precision);
   plan.sdm_rows = options.sdm_rows == CAIRN_PRECISION_BF16 ? DType::kBF16 : DType::kF32;
   CAIRN_TRY_ASSIGN(object->plan, Plan::build(std::move(shared), std::move(chosen), plan));
@@ -97,7 +98,7 @@ Status load(cairn_device* device, const char* path, const cairn_model_options* o
   } else {
     CAIRN_TRY_ASSIGN(description, read_cairn_file(path, read));
   }
-  return finish_load(*held, std::move(description), options, model);
+  return finish_load(*held, std::move(description), options, read.limits, model);
 }
 
 Status load_from_memory(cairn_device* device, const void* data, size_t size_bytes, const cairn_model_options* options_in,
@@ -109,8 +110,9 @@ Status load_from_memory(cairn_device* device, const void* data, size_t size_byte
   cairn_limits limits = CAIRN_LIMITS_INIT;
   CAIRN_TRY(read_options_and_limits(options_in, options, limits));
   CAIRN_TRY_ASSIGN(const Pin<DeviceObject> held, pin<DeviceObject>(device));
-  CAIRN_TRY_ASSIGN(ModelDescription description, read_cairn_memory(data, size_bytes, file_options(options, limits)));
-  return finish_load(*held, std::move(description), options, model);
+  const CairnFileReadOptions read = file_options(options, limits);
+  CAIRN_TRY_ASSIGN(ModelDescription description, read_cairn_memory(data, size_bytes, read));
+  return finish_load(*held, std::move(description), options, read.limits, model);
 }
 
 Status fill_info(const ModelObject& object, cairn_model_info& info) {

@@ -18,7 +18,7 @@ std::int32_t value_width(const LayerConfig& layer) {
 
 Result<std::shared_ptr<const Plan>> Plan::build(std::shared_ptr<const ModelDescription> description,
                                                 std::shared_ptr<const Device> device, const PlanOptions& options) {
-  CAIRN_TRY(validate(*description));
+  CAIRN_TRY(validate(*description, options.limits));
   CAIRN_TRY(check_tensors(*description));
   std::shared_ptr<Plan> plan(new Plan());
   plan->description_ = std::move(description);

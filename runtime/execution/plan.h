@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/layers/block.h"
-#include "runtime/model/model_description.h"
+#include "runtime/model/model_limits.h"
 #include "runtime/state/state.h"
 
 namespace cairn {
@@ -14,6 +14,7 @@ namespace cairn {
 struct PlanOptions {
   DType activations = DType::kF32;
   DType sdm_rows = DType::kF32;  ///< of slot tables' rows in states: f32 or bf16
+  ModelLimits limits;            ///< that the description keeps
   /// Called while weights are placed, with (done, total) layers; false cancels. May be empty.
   std::function<bool(std::uint64_t, std::uint64_t)> progress;
 };

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "runtime/model/cairn_file_writer.h"
 #include "tests/snapshot/forged_snapshot.h"
+#include "tests/support/agent_handles.h"
 
 namespace cairn {
 namespace {
@@ -176,6 +178,37 @@ TEST_CASE("an agent of years goes on: positions pass 2^31 and 2^32") {
     for (State* state : {old.get(), again.get()}) bench.rewind(*state, position + 40);
     CHECK(bench.save(*again, true) == bench.save(*old, true));
   }
+}
+
+TEST_CASE("limits that the caller raised hold for all of a model's life: loading, saving, restoring") {
+  LayerConfig layer;
+  layer.mechanism = Mechanism::kDeltaNet;
+  layer.delta.key_heads = layer.delta.value_heads = layer.delta.key_dim = layer.delta.value_dim = 1;
+  layer.mlp.kind = MlpKind::kNone;
+  VectorSink file;
+  AgentBench::require_ok(write_cairn(*test::random_model(std::vector(4097, layer), 1), file));
+  cairn_device* device = nullptr;
+  REQUIRE(cairn_device_open(nullptr, &device) == CAIRN_STATUS_OK);
+  cairn_limits limits = CAIRN_LIMITS_INIT;
+  cairn_model_options options = CAIRN_MODEL_OPTIONS_INIT;
+  options.limits = &limits;
+  cairn_model* model = nullptr;
+  cairn_state *state = nullptr, *restored = nullptr;
+  const auto load = [&] { return cairn_model_load_from_memory(device, file.bytes().data(), file.bytes().size(), &options, &model); };
+
+  CHECK(load() == CAIRN_STATUS_LIMIT_EXCEEDED);
+  limits.max_layers = 4097;
+  REQUIRE_MESSAGE(load() == CAIRN_STATUS_OK, cairn_last_error_message());
+  REQUIRE(cairn_state_create(model, nullptr, &state) == CAIRN_STATUS_OK);
+  REQUIRE(cairn_state_create(model, nullptr, &restored) == CAIRN_STATUS_OK);
+  std::size_t size_bytes = 0;
+  CHECK(cairn_state_save_to_memory(state, nullptr, &size_bytes, nullptr) == CAIRN_STATUS_BUFFER_TOO_SMALL);
+  Bytes bytes(size_bytes);
+  REQUIRE(cairn_state_save_to_memory(state, bytes.data(), &size_bytes, nullptr) == CAIRN_STATUS_OK);
+  CHECK_MESSAGE(cairn_state_restore_from_memory(restored, bytes.data(), bytes.size(), nullptr) == CAIRN_STATUS_OK,
+                cairn_last_error_message());
+
+  cairn_state_release(state), cairn_state_release(restored), cairn_model_release(model), cairn_device_release(device);
 }
 
 TEST_CASE("inspection needs no model and tells what is inside") {
