@@ -196,22 +196,30 @@ Status SnapshotReader::load(Queue& queue, State& state) {
   return state.start_journal(queue);
 }
 
-/// The newest checkpoint at or before the begin of the state's own window, and all after it.
-std::size_t SnapshotReader::first_wanted_checkpoint(const RewindJournal& journal) const {
-  if (!journal.is_on()) return contents_.checkpoints.size();
-  std::size_t first = 0;
-  while (first + 1 < contents_.checkpoints.size() && contents_.checkpoints[first + 1].position <= contents_.position - journal.window()) {
-    ++first;
+/// As many as the state's own window and spacing ask for: the newest at or before the window's begin, then one after each
+/// spacing, and each at the end of a sparse prefill, which cannot be read again.
+std::vector<std::size_t> SnapshotReader::wanted_checkpoints(const RewindJournal& journal) const {
+  const std::vector<SnapshotCheckpoint>& stored = contents_.checkpoints;
+  const std::vector<ReadSpan>& spans = contents_.spans;
+  std::vector<std::size_t> wanted;
+  const auto ends_sparse = [&](std::int64_t position) {
+    const auto ends_before = [](const ReadSpan& span, std::int64_t at) { return span.end() < at; };
+    const auto span = std::lower_bound(spans.begin(), spans.end(), position, ends_before);
+    return span != spans.end() && span->end() == position && span->sparse;
+  };
+  for (std::size_t i = 0; journal.is_on() && i < stored.size(); ++i) {
+    if (i + 1 < stored.size() && stored[i + 1].position <= contents_.position - journal.window()) continue;
+    const bool is_due = wanted.empty() || stored[i].position - stored[wanted.back()].position >= journal.spacing();
+    if (is_due || ends_sparse(stored[i].position)) wanted.push_back(i);
   }
-  return first;
+  return wanted;
 }
 
-/// All rewind data is checked, and as much of it kept as the state's own window asks for.
+/// All rewind data is checked, and as much of it kept as the state asks for.
 Status SnapshotReader::load_journal(Queue& queue, State& state) {
-  const std::size_t first = first_wanted_checkpoint(state.journal_);
-  const std::size_t wanted = contents_.checkpoints.size() - first;
+  const std::vector<std::size_t> wanted = wanted_checkpoints(state.journal_);
   const auto most = static_cast<std::size_t>(16 * state.journal_.checkpoint_limit());
-  if (wanted > most) return Status::limit_exceeded("%zu checkpoints in the rewind window, more than %zu", wanted, most);
+  if (wanted.size() > most) return Status::limit_exceeded("%zu checkpoints in the rewind window, more than %zu", wanted.size(), most);
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(state.journal_.is_on() ? contents_.token_count : 0));
   for (const SnapshotSection& section : sections_) {
     if (section.what == What::kTokens && state.journal_.is_on()) {
@@ -219,14 +227,16 @@ Status SnapshotReader::load_journal(Queue& queue, State& state) {
         std::memcpy(reinterpret_cast<std::byte*>(tokens.data()) + offset, data, size);
         return {};
       }));
-    } else if (section.what == What::kTokens || (section.checkpoint >= 0 && static_cast<std::size_t>(section.checkpoint) < first)) {
-      CAIRN_TRY(read_section(section, nullptr));
+      continue;
     }
+    const bool is_kept = section.checkpoint >= 0 &&
+                         std::binary_search(wanted.begin(), wanted.end(), static_cast<std::size_t>(section.checkpoint));
+    if (section.what == What::kTokens || (section.checkpoint >= 0 && !is_kept)) CAIRN_TRY(read_section(section, nullptr));
   }
   if (!state.journal_.is_on()) return {};
   CheckpointList checkpoints;
   const QueueDrain drain(queue);
-  for (std::size_t i = first; i < contents_.checkpoints.size(); ++i) {
+  for (const std::size_t i : wanted) {
     CAIRN_TRY_ASSIGN(std::unique_ptr<Checkpoint> checkpoint, load_checkpoint(static_cast<std::int32_t>(i), queue, state));
     checkpoints.push_back(std::move(checkpoint));
   }

@@ -44,7 +44,7 @@ class SnapshotReader {
   Status read_table(std::int32_t checkpoint, std::int32_t slot, Queue& queue, SlotTable& table);
   Status load(Queue& queue, State& state);
   Status load_journal(Queue& queue, State& state);
-  std::size_t first_wanted_checkpoint(const RewindJournal& journal) const;
+  std::vector<std::size_t> wanted_checkpoints(const RewindJournal& journal) const;
   Result<std::unique_ptr<Checkpoint>> load_checkpoint(std::int32_t index, Queue& queue, State& state);
   /// The section of that place; null: it is empty and not in the file.
   const SnapshotSection* find(SnapshotSection::What what, std::int32_t checkpoint, std::int32_t slot) const;

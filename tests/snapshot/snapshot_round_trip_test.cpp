@@ -129,6 +129,27 @@ TEST_CASE("the rewind window travels when asked, and only then") {
   }
 }
 
+TEST_CASE("a state with rarer checkpoints keeps what its own spacing asks for, and reaches the same positions") {
+  const AgentBench bench("cpu", test::random_model({test::delta_layer(Mechanism::kGdn)}, 1));
+  const std::vector<std::int32_t> tokens = random_tokens(8000);
+  const auto source = bench.state(with_window(8192, 64)), target = bench.state(with_window(8192, 8192));
+  bench.prefill(*source, std::span(tokens).first(7000));
+  bench.sparse_prefill(*source, std::span(tokens).subspan(7000, 200));
+  bench.prefill(*source, std::span(tokens).subspan(7200, 700));
+
+  bench.restore(*target, bench.save(*source, true));
+
+  CHECK(target->oldest_rewind_position() == 0);
+  CHECK(target->memory().rewind < source->memory().rewind / 4);
+  for (const std::int64_t position : {7700, 7200, 7000, 6999, 100}) {
+    bench.rewind(*source, position);
+    bench.rewind(*target, position);
+    bench.decode(*source, std::span(tokens).first(1));
+    bench.decode(*target, std::span(tokens).first(1));
+    CHECK(bench.save(*target) == bench.save(*source));
+  }
+}
+
 TEST_CASE("a sparse prefill is recorded, and its snapshot goes on with the same bits") {
   const AgentBench bench;
   const std::vector<std::int32_t> tokens = random_tokens(500);
