@@ -88,7 +88,8 @@ inline void decay_rows(const RowDecay& d, const RowDecayWork& w, int first, int 
         continue;
       }
       const std::int64_t row = static_cast<std::int64_t>(first) * d.width + local;
-      const Lanes g = max(load(d.log_decay + row), floor);  // e^-120 is 0: no result changes, sums stay small
+      // e^-120 is 0: no result changes, sums stay small. What is no number stays so: max() gives its second argument then.
+      const Lanes g = max(floor, load(d.log_decay + row));
       sum = sum + g;
       factor = exp(sum);
       store(w.alpha + local, exp(g));

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -295,14 +296,15 @@ TEST_CASE("a gdn layer without an output gate reads sparsely") {
   CHECK(largest_difference(logits[0], logits[1]) < 1e-3);
 }
 
-/// The model with an embedding of token 7 that is not a number.
-std::shared_ptr<const ModelDescription> poisoned_model() {
-  auto model = std::make_shared<ModelDescription>(*test::every_mechanism_model(1));
+/// `original` with elements [first, first + count) of one tensor that are no numbers.
+std::shared_ptr<const ModelDescription> poisoned_model(const ModelDescription& original, const std::string& name,
+                                                       std::ptrdiff_t first, std::int32_t count) {
+  auto model = std::make_shared<ModelDescription>(original);
   for (TensorEntry& tensor : model->tensors) {
-    if (tensor.name != "embed.weight") continue;
+    if (tensor.name != name) continue;
     const auto* from = static_cast<const float*>(tensor.data);
     auto values = std::make_shared<std::vector<float>>(from, from + tensor.size_bytes / sizeof(float));
-    std::fill_n(values->begin() + 7 * model->model_dim, model->model_dim, std::numeric_limits<float>::quiet_NaN());
+    std::fill_n(values->begin() + first, count, std::numeric_limits<float>::quiet_NaN());
     tensor.data = values->data();
     model->storage.push_back(values);
   }
@@ -310,7 +312,8 @@ std::shared_ptr<const ModelDescription> poisoned_model() {
 }
 
 TEST_CASE("a sequence of numbers that are none touches no other sequence of its batch") {
-  const std::shared_ptr<const ModelDescription> model = poisoned_model();
+  const auto whole = test::every_mechanism_model(1);
+  const auto model = poisoned_model(*whole, "embed.weight", 7 * whole->model_dim, whole->model_dim);
   const std::vector<std::int32_t> poison(130, 7), tokens(130, 3);
   for (const char* backend : {"reference", "cpu"}) {
     CAPTURE(backend);
@@ -326,6 +329,30 @@ TEST_CASE("a sequence of numbers that are none touches no other sequence of its 
 
     CHECK(beside->is_valid());
     CHECK(same_bits(last_logits(*beside), last_logits(*alone)));
+  }
+}
+
+TEST_CASE("a gate that is no number shows in a prefill, as it does in decode") {
+  const std::vector<std::int32_t> tokens = random_tokens(130);
+  const std::pair<LayerConfig, const char*> cases[] = {
+      {test::delta_layer(Mechanism::kGdn), "layers.0.mixer.dt_bias"},
+      {test::delta_layer(Mechanism::kKda), "layers.0.mixer.dt_bias"},
+      {test::delta_layer(Mechanism::kGdn2), "layers.0.mixer.dt_bias"},
+      {test::sse_layer(), "layers.0.mixer.a_bias"}};
+  for (const auto& [layer, name] : cases) {
+    const auto model = poisoned_model(*test::random_model({layer}, 1), name, 1, 1);
+    for (const char* backend : {"reference", "cpu"}) {
+      CAPTURE(mechanism_name(layer.mechanism));
+      CAPTURE(backend);
+      const Bench bench(backend, model);
+      const auto read = bench.state(), stepped = bench.state();
+
+      bench.prefill(*read, tokens);
+      bench.decode(*stepped, tokens[0]);
+
+      CHECK_FALSE(std::isfinite(last_logits(*read)[0]));
+      CHECK_FALSE(std::isfinite(last_logits(*stepped)[0]));
+    }
   }
 }
 
