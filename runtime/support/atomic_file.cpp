@@ -67,7 +67,7 @@ struct AtomicFile::State {
 
   Status open_directory();
   void sweep_stale() const;
-  void note_existing_mode();
+  Status look_at_existing();
   Status create_temporary();
   Status write_at(std::uint64_t offset, const std::byte* bytes, std::size_t size);
   Status verify() const;
@@ -114,14 +114,17 @@ void AtomicFile::State::sweep_stale() const {
   ::closedir(entries);
 }
 
-/// A file that is replaced keeps its permissions.
-void AtomicFile::State::note_existing_mode() {
+/// A file that is replaced keeps its permissions. What is neither file nor link is not replaced: /dev/null would be gone.
+Status AtomicFile::State::look_at_existing() {
   struct stat status = {};
-  if (is_default_io(io) && ::fstatat(directory, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
-      S_ISREG(status.st_mode)) {
+  if (!is_default_io(io) || ::fstatat(directory, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) return {};
+  if (S_ISREG(status.st_mode)) {
     mode = status.st_mode & 0777;
     has_mode = true;
+  } else if (!S_ISLNK(status.st_mode)) {
+    return Status::error(CAIRN_STATUS_IO, "%.300s: not a regular file", path.c_str());
   }
+  return {};
 }
 
 Status AtomicFile::State::create_temporary() {
@@ -211,7 +214,7 @@ Result<AtomicFile> AtomicFile::create(const std::string& path) {
   state->io = current_io();
   CAIRN_TRY(state->open_directory());
   state->sweep_stale();
-  state->note_existing_mode();
+  CAIRN_TRY(state->look_at_existing());
   CAIRN_TRY(state->create_temporary());
   return AtomicFile(std::move(state));
 }

@@ -25,6 +25,7 @@ class AtomicFile {
   };
 
   /// Opens the directory and makes the temporary file; removes stale temporaries of earlier saves to the same path.
+  /// IO: a device, FIFO, socket or folder is there.
   static Result<AtomicFile> create(const std::string& path);
   AtomicFile(AtomicFile&&) noexcept;
   AtomicFile& operator=(AtomicFile&&) noexcept;

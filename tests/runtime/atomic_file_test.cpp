@@ -172,6 +172,26 @@ TEST_CASE("paths that name no file are refused with a reason") {
   CHECK(folder.entry_count() == 0);
 }
 
+TEST_CASE("a save replaces files and links only: what else is there stays") {
+  const TemporaryFolder folder;
+  mkfifo((folder / "fifo").c_str(), 0600);
+  std::filesystem::create_directory(folder / "folder");
+  std::filesystem::create_symlink("elsewhere", folder / "link");
+
+  for (const char* name : {"fifo", "folder"}) {
+    const Status status = save(folder / name, "x");
+    CHECK(status.code() == CAIRN_STATUS_IO);
+    CHECK(status.message().find("not a regular file") != std::string::npos);
+  }
+  CHECK(save(folder / "link", "x").ok());
+
+  CHECK(std::filesystem::is_fifo(folder / "fifo"));
+  CHECK(std::filesystem::is_directory(folder / "folder"));
+  CHECK(file_bytes(folder / "link") == "x");
+  CHECK_FALSE(std::filesystem::exists(folder / "elsewhere"));
+  CHECK(folder.entry_count() == 3);
+}
+
 TEST_CASE("file refuses what is no regular file, at once") {
   const TemporaryFolder folder;
   mkfifo((folder / "fifo").c_str(), 0600);
