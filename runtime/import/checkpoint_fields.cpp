@@ -14,7 +14,8 @@ constexpr std::uint64_t kMaxSettingsBytes = std::uint64_t{1} << 20;
 /// A JSON file of the folder; null when it is not there.
 Result<nlohmann::json> read_optional_json(const std::string& folder, const char* name) {
   const std::string path = folder + "/" + name;
-  if (!file_exists(path)) return nlohmann::json();
+  CAIRN_TRY_ASSIGN(const bool is_there, file_exists(path));
+  if (!is_there) return nlohmann::json();
   CAIRN_TRY_ASSIGN(const std::string text, read_text_file(path, kMaxSettingsBytes));
   CAIRN_TRY_ASSIGN(nlohmann::json json, parse_json(text, name));
   if (!json.is_object()) return Status::format_error("%s: not a JSON object", name);
@@ -61,7 +62,8 @@ std::string template_of(const nlohmann::json& settings) {
 
 Status read_texts(const std::string& folder, TokenizerConfig& tokenizer) {
   const std::string settings_path = folder + "/tokenizer_config.json";
-  if (file_exists(settings_path)) {
+  CAIRN_TRY_ASSIGN(const bool has_settings, file_exists(settings_path));
+  if (has_settings) {
     CAIRN_TRY_ASSIGN(tokenizer.extra, read_text_file(settings_path, kMaxSettingsBytes));
     CAIRN_TRY_ASSIGN(const nlohmann::json settings, parse_json(tokenizer.extra, "tokenizer_config.json"));
     if (!settings.is_object()) return Status::format_error("tokenizer_config.json: not a JSON object");
@@ -70,13 +72,15 @@ Status read_texts(const std::string& folder, TokenizerConfig& tokenizer) {
     tokenizer.add_bos = add_bos != settings.end() && *add_bos == true && tokenizer.bos >= 0;
   }
   const std::string template_path = folder + "/chat_template.jinja";
-  if (file_exists(template_path)) {
+  CAIRN_TRY_ASSIGN(const bool has_template, file_exists(template_path));
+  if (has_template) {
     CAIRN_TRY_ASSIGN(tokenizer.chat_template, read_text_file(template_path, kMaxSettingsBytes));
   }
   constexpr std::array<std::pair<const char*, TokenizerKind>, 2> kFiles = {
       {{"/tokenizer.json", TokenizerKind::kBpe}, {"/tiktoken.model", TokenizerKind::kTiktoken}}};
   for (const auto& [name, kind] : kFiles) {
-    if (!file_exists(folder + name)) continue;
+    CAIRN_TRY_ASSIGN(const bool is_there, file_exists(folder + name));
+    if (!is_there) continue;
     tokenizer.kind = kind;
     CAIRN_TRY_ASSIGN(tokenizer.data, read_text_file(folder + name, kMaxTokenizerBytes));
     break;

@@ -59,7 +59,7 @@ Result<Importer> choose_importer(const nlohmann::json& config) {
 }
 
 Result<ModelDescription> import_checked(const std::string& folder, const ImportOptions& options) {
-  if (!is_folder(folder)) return Status::error(CAIRN_STATUS_NOT_FOUND, "not a folder");
+  CAIRN_TRY(check_folder(folder));
   CAIRN_TRY_ASSIGN(const std::string text, read_text_file(folder + "/config.json", kMaxConfigBytes));
   CAIRN_TRY_ASSIGN(const nlohmann::json config, parse_json(text, "config.json"));
   if (!config.is_object()) return Status::format_error("config.json: not a JSON object");

@@ -378,7 +378,8 @@ Result<SafetensorsMap> read_safetensors(std::shared_ptr<const ByteSource> source
 Result<SafetensorsMap> read_safetensors_folder(const std::string& folder, FileAccess access,
                                                const SafetensorsLimits& limits) {
   const std::string index = folder + "/model.safetensors.index.json";
-  if (file_exists(index)) return read_shards(folder, index, access, limits);
+  CAIRN_TRY_ASSIGN(const bool has_index, file_exists(index));
+  if (has_index) return read_shards(folder, index, access, limits);
   const std::string single = folder + "/model.safetensors";
   CAIRN_TRY_ASSIGN(auto source, file_source(single, access));
   return read_safetensors(std::move(source), "model.safetensors", limits);

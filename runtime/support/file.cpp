@@ -99,16 +99,20 @@ Result<std::string> read_text_file(const std::string& path, std::uint64_t max_by
   return text;
 }
 
-bool file_exists(const std::string& path) { return File::open(path).ok(); }
+Result<bool> file_exists(const std::string& path) {
+  const Status status = File::open(path).status();
+  if (status.ok() || status.code() == CAIRN_STATUS_NOT_FOUND) return status.ok();
+  return status;
+}
 
-bool is_folder(const std::string& path) {
-  if (!check_path(path).ok()) return false;
+Status check_folder(const std::string& path) {
+  CAIRN_TRY(check_path(path));
   const cairn_io io = current_io();
   int error_number = 0;
   const int descriptor = io.open(io.user, path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY, 0, &error_number);
-  if (descriptor < 0) return false;
+  if (descriptor < 0) return io_error(path, "cannot be opened as a folder", error_number);
   io.close(io.user, descriptor, &error_number);
-  return true;
+  return {};
 }
 
 }  // namespace cairn

@@ -42,10 +42,10 @@ Status check_path(const std::string& path);
 /// The whole file as text. LIMIT_EXCEEDED above max_bytes.
 Result<std::string> read_text_file(const std::string& path, std::uint64_t max_bytes);
 
-/// True when a regular file can be opened there.
-bool file_exists(const std::string& path);
+/// False: nothing is there. A file that is there and cannot be opened, or is no regular file, is an error.
+Result<bool> file_exists(const std::string& path);
 
-/// True when the path is a folder.
-bool is_folder(const std::string& path);
+/// NOT_FOUND, IO: the path is no folder that can be opened.
+Status check_folder(const std::string& path);
 
 }  // namespace cairn

@@ -55,6 +55,8 @@ class Checkpoint {
     return import_folder(folder_.path());
   }
 
+  const TemporaryFolder& folder() const { return folder_; }
+
   Json config, generation, header = Json::object();
   std::string data;
 
@@ -100,6 +102,33 @@ TEST_CASE("every public fixture imports, tensor by tensor") {
     CHECK(result.value().vocab_size == 640);
     CHECK(result.value().model_dim == 128);
     CHECK(result.value().tokenizer.stop_tokens == std::vector<std::int32_t>{2});
+  }
+}
+
+TEST_CASE("a file that is there and cannot be read is an error, not a model without it") {
+  Checkpoint checkpoint("qwen3_5_r3_text");
+  put_file(checkpoint.folder() / "tokenizer_config.json", R"({"add_bos_token": false})");
+  put_file(checkpoint.folder() / "chat_template.jinja", "{{ messages }}");
+  put_file(checkpoint.folder() / "tokenizer.json", "{}");
+  CHECK(checkpoint.imported().ok());
+  int refused = 0;
+  for (int fail_at = 0; fail_at < 100; ++fail_at) {
+    FaultyIo io;
+    io.fail_at = fail_at;
+    CAPTURE(fail_at);
+
+    const Result<ModelDescription> result = import_folder(checkpoint.folder().path());
+
+    refused += result.ok() ? 0 : 1;
+    if (!result.ok()) CHECK(result.status().code() == CAIRN_STATUS_IO);
+    if (io.failed_call == "open" || io.failed_call == "pread") CHECK_FALSE(result.ok());
+  }
+  CHECK(refused > 10);
+  for (const char* name : {"tokenizer.json", "chat_template.jinja", "generation_config.json", "model.safetensors.index.json"}) {
+    std::filesystem::remove(checkpoint.folder() / name);
+    std::filesystem::create_directory(checkpoint.folder() / name);
+    CHECK(import_folder(checkpoint.folder().path()).status().message().find(name) != std::string::npos);
+    std::filesystem::remove(checkpoint.folder() / name);
   }
 }
 
