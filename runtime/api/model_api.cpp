@@ -6,6 +6,7 @@
 #include "runtime/import/import_folder.h"
 #include "runtime/model/cairn_file_reader.h"
 #include "runtime/model/pack.h"
+#include "runtime/support/file.h"
 #include "runtime/text/tokenizer.h"
 
 namespace cairn::api {
@@ -98,7 +99,7 @@ Status load(cairn_device* device, const char* path, const cairn_model_options* o
   } else {
     CAIRN_TRY_ASSIGN(description, read_cairn_file(path, read));
   }
-  return finish_load(*held, std::move(description), options, read.limits, model);
+  return with_path(path, finish_load(*held, std::move(description), options, read.limits, model));
 }
 
 Status load_from_memory(cairn_device* device, const void* data, size_t size_bytes, const cairn_model_options* options_in,

@@ -10,6 +10,7 @@
 #include "runtime/support/atomic_file.h"
 #include "runtime/support/byte_sink.h"
 #include "runtime/support/byte_source.h"
+#include "runtime/support/file.h"
 
 namespace cairn::api {
 namespace {
@@ -92,7 +93,7 @@ Status restore(cairn_state* state, const char* path, const cairn_restore_options
   CAIRN_TRY_ASSIGN(const SnapshotReadOptions options, read_restore_options(options_in));
   CAIRN_TRY_ASSIGN(const HeldState held, hold_state(state));
   CAIRN_TRY_ASSIGN(std::shared_ptr<const ByteSource> source, file_source(path, FileAccess::kPositional));
-  return SnapshotReader::restore(std::move(source), options, held.queue(), held.state());
+  return with_path(path, SnapshotReader::restore(std::move(source), options, held.queue(), held.state()));
 }
 
 Status restore_from_memory(cairn_state* state, const void* data, std::size_t size_bytes, const cairn_restore_options* options_in) {
@@ -162,7 +163,7 @@ Status inspect_file(const char* path, const cairn_limits* limits, cairn_snapshot
   CAIRN_TRY(check_info(out, "cairn_snapshot_info"));
   CAIRN_TRY_ASSIGN(const std::uint64_t max_bytes, max_bytes_of(limits));
   CAIRN_TRY_ASSIGN(std::shared_ptr<const ByteSource> source, file_source(path, FileAccess::kPositional));
-  return inspect(std::move(source), max_bytes, out);
+  return with_path(path, inspect(std::move(source), max_bytes, out));
 }
 
 Status inspect_memory(const void* data, std::size_t size_bytes, const cairn_limits* limits, cairn_snapshot_info* out) {
@@ -176,7 +177,9 @@ Status get_section(const char* path, std::int32_t index, cairn_snapshot_section*
   CAIRN_REQUIRE(path);
   CAIRN_TRY(check_info(out, "cairn_snapshot_section"));
   CAIRN_TRY_ASSIGN(std::shared_ptr<const ByteSource> source, file_source(path, FileAccess::kPositional));
-  CAIRN_TRY_ASSIGN(const SnapshotReader reader, SnapshotReader::open(std::move(source), {}));
+  const Result<SnapshotReader> opened = SnapshotReader::open(std::move(source), {});
+  if (!opened.ok()) return with_path(path, opened.status());
+  const SnapshotReader& reader = opened.value();
   const auto count = static_cast<std::int32_t>(reader.sections().size());
   if (index < 0 || index >= count) return Status::invalid_argument("section index %d is outside [0, %d)", index, count);
   const SnapshotSection& section = reader.sections()[static_cast<std::size_t>(index)];

@@ -84,8 +84,8 @@ Result<ModelDescription> import_checked(const std::string& folder, const ImportO
 Result<ModelDescription> import_folder(const std::string& folder, const ImportOptions& options) {
   CAIRN_TRY(check_path(folder));
   Result<ModelDescription> result = import_checked(folder, options);
-  if (result.ok() || result.status().message().starts_with(folder.substr(0, 300))) return result;
-  return result.status().with_context(folder);
+  if (result.ok()) return result;
+  return with_path(folder, result.status());
 }
 
 }  // namespace cairn

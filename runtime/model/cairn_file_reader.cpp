@@ -6,6 +6,7 @@
 #include "runtime/model/container_header.h"
 #include "runtime/model/container_reader.h"
 #include "runtime/model/model_fingerprint.h"
+#include "runtime/support/file.h"
 #include "schema/cairn_model_generated.h"
 
 namespace cairn {
@@ -314,8 +315,8 @@ Result<ModelDescription> read_cairn_file(const std::string& path, const CairnFil
     return read_cairn_source(std::move(source), options);
   };
   Result<ModelDescription> result = read();
-  if (result.ok() || result.status().message().starts_with(path.substr(0, 300))) return result;
-  return result.status().with_context(path);
+  if (result.ok()) return result;
+  return with_path(path, result.status());
 }
 
 }  // namespace cairn

@@ -25,6 +25,11 @@ Status check_path(const std::string& path) {
   return {};
 }
 
+Status with_path(const std::string& path, const Status& status) {
+  const std::string shown = path.substr(0, 300);
+  return status.message().starts_with(shown) ? status : status.with_context(shown);
+}
+
 Result<File> File::open(const std::string& path) {
   CAIRN_TRY(check_path(path));
   File file;

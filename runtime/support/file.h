@@ -39,6 +39,9 @@ class File {
 /// INVALID_ARGUMENT: empty, with a NUL, or of 4,096 bytes or more.
 Status check_path(const std::string& path);
 
+/// An error with the path in front, where its message does not begin with it already.
+Status with_path(const std::string& path, const Status& status);
+
 /// The whole file as text. LIMIT_EXCEEDED above max_bytes.
 Result<std::string> read_text_file(const std::string& path, std::uint64_t max_bytes);
 

@@ -1,5 +1,6 @@
 // cairn: the command line. Reads the arguments and calls a command; knows nothing else.
 #include <CLI/CLI.hpp>
+#include <climits>
 #include <cstdio>
 
 #include "commands.h"
@@ -9,6 +10,8 @@ namespace cairn_cli {
 
 static const char* const kFooter =
     "Exit status: 0 done, 1 failed (the message says why), 2 wrong use, 130 interrupted.";
+
+static const CLI::Range kFromZero(0, INT_MAX), kFromOne(1, INT_MAX);
 
 static void add_model_options(CLI::App* command, ModelArguments& arguments) {
   command->add_option("-m,--model", arguments.model_path, "A .cairn file, or a folder with config.json and safetensors "
@@ -26,7 +29,7 @@ static void add_model_options(CLI::App* command, ModelArguments& arguments) {
 static void add_threads_option(CLI::App* command, ModelArguments& arguments) {
   command->add_option("-t,--threads", arguments.threads, "Threads of the cpu backend; 0: all cores")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(kFromZero);
 }
 
 static void add_pack(CLI::App& app) {
@@ -71,7 +74,7 @@ static void add_ask(CLI::App& app) {
   command->add_option("question", arguments.questions, "One or more questions")->required();
   command->add_option("--max-tokens", arguments.max_tokens, "Longest answer")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(kFromOne);
   command->add_flag("--save", arguments.save, "Remember questions and answers too");
   command->callback([] { run_ask(arguments); });
 }
@@ -84,7 +87,7 @@ static void add_run(CLI::App& app) {
   command->add_option("prompt", arguments.prompt, "The text to go on from; - for standard input")->required();
   command->add_option("-s,--state", arguments.state_path, "A memory to start from");
   command->add_flag("--save", arguments.save, "Write the memory back to --state");
-  command->add_option("-n,--max-tokens", arguments.max_tokens, "")->capture_default_str()->check(CLI::NonNegativeNumber);
+  command->add_option("-n,--max-tokens", arguments.max_tokens, "Most tokens to add")->capture_default_str()->check(kFromZero);
   command->add_option("--stop", arguments.stop_text, "End when the output holds this text");
   command->add_option("--temperature", arguments.temperature, "0: greedy")->capture_default_str();
   command->add_option("--top-k", arguments.top_k, "0: all")->capture_default_str();
@@ -93,8 +96,8 @@ static void add_run(CLI::App& app) {
   command->add_option("--repetition-penalty", arguments.repetition_penalty, "0: none")->capture_default_str();
   command->add_option("--recent-tokens", arguments.recent_tokens, "How far back the penalty looks")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--seed", arguments.seed, "")->capture_default_str();
+      ->check(kFromZero);
+  command->add_option("--seed", arguments.seed, "Of the draws")->capture_default_str();
   command->callback([] { run_run(arguments); });
 }
 
@@ -106,10 +109,10 @@ static void add_chat(CLI::App& app) {
   command->add_option("MODEL", arguments.model.model_path, "As --model");
   command->add_option("--system", arguments.system, "The system message");
   command->add_option("-s,--state", arguments.state_path, "A saved talk to go on from");
-  command->add_option("-n,--max-tokens", arguments.max_tokens, "Longest answer")->capture_default_str()->check(CLI::PositiveNumber);
+  command->add_option("-n,--max-tokens", arguments.max_tokens, "Longest answer")->capture_default_str()->check(kFromOne);
   command->add_option("--temperature", arguments.temperature, "0: greedy")->capture_default_str();
   command->add_option("--top-p", arguments.top_p, "0: all")->capture_default_str();
-  command->add_option("--seed", arguments.seed, "")->capture_default_str();
+  command->add_option("--seed", arguments.seed, "Of the draws")->capture_default_str();
   command->callback([] { run_chat(arguments); });
 }
 
@@ -133,13 +136,13 @@ static void add_bench(CLI::App& app) {
       ->delimiter(',');
   command->add_option("--prefill-tokens", arguments.prefill_tokens, "Per batch")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(kFromOne);
   command->add_option("--decode-tokens", arguments.decode_tokens, "Per sequence")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(kFromOne);
   command->add_option("--repeats", arguments.repeats, "The median counts")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(kFromOne);
   command->add_flag("--json", arguments.json, "Print JSON instead of a table");
   command->callback([] { run_bench(arguments); });
 }

@@ -128,7 +128,8 @@ void read_tokens(cairn_stream* stream, cairn_state* state, const std::vector<int
 std::string read_text(const std::string& path) {
   if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw Failure("cannot read '" + path + "'");
+  std::error_code ignored;
+  if (!file || std::filesystem::is_directory(path, ignored)) throw Failure("cannot read '" + path + "'");
   std::ostringstream text;
   text << file.rdbuf();
   if (file.bad() || text.bad()) throw Failure("cannot read '" + path + "'");

@@ -135,6 +135,8 @@ class CliTest(unittest.TestCase):
         self.bad(2, "--state", "remember", "--text", "-")
         self.bad(2, "sometimes", "remember", "--state", self.state, "--text", "-", "--sparse", "sometimes")
         self.bad(2, "", "no-such-command")
+        self.bad(2, "-1 not in range 0 to 2147483647", "run", "--max-tokens", "-1", "x")
+        self.bad(2, "0 not in range 1 to 2147483647", "ask", "--state", self.state, "--max-tokens", "0", "x")
         self.bad(2, ".png or .svg", *self.inspect_with_plot("picture.gif"))
 
     def inspect_with_plot(self, name):
@@ -147,7 +149,8 @@ class CliTest(unittest.TestCase):
         self.bad(1, "no-backend", "run", "--model", MODEL, "--backend", "no-backend", "x")
         with open(self.state, "wb") as file:
             file.write(b"this is no memory")
-        self.bad(1, "", "ask", "--model", MODEL, "--state", self.state, "x")
+        self.bad(1, self.state + ": not a Cairn file", "ask", "--model", MODEL, "--state", self.state, "x")
+        self.bad(1, "cannot read '" + self.folder.name, "remember", "--model", MODEL, "--state", self.state, "--text", self.folder.name)
         self.bad(1, "neither", "inspect", self.state)
         self.assertEqual(self.bytes_of_state(), b"this is no memory")
 
