@@ -180,8 +180,9 @@ std::vector<std::int32_t> ConfigReader::integers_or_one(const char* key) {
   std::vector<std::int32_t> result;
   if (!found) return result;
   const auto add = [&](const Json& item) {
-    const bool fits =
-        item.is_number_integer() && item.get<std::int64_t>() >= INT32_MIN && item.get<std::int64_t>() <= INT32_MAX;
+    const bool is_small = !item.is_number_unsigned() || item.get<std::uint64_t>() <= INT32_MAX;  // not one that wraps
+    const bool fits = item.is_number_integer() && is_small && item.get<std::int64_t>() >= INT32_MIN &&
+                      item.get<std::int64_t>() <= INT32_MAX;
     if (fits) {
       result.push_back(static_cast<std::int32_t>(item.get<std::int64_t>()));
     } else {

@@ -34,9 +34,21 @@ LayerConfig read_latent(ConfigReader& reader) {
   return layer;
 }
 
-/// The kinds of the layers, by the 1-based lists of linear_attn_config.
-Status read_kinds(ConfigReader& reader, const ImportContext& context, const LayerConfig& latent, float eps,
-                  ModelDescription& d) {
+/// The kinds of the layers as transformers saves them: by layer_types alone.
+Status read_layer_kinds(ConfigReader& reader, const ImportContext& context, std::int32_t count,
+                        const LayerConfig& latent, float eps, ModelDescription& d) {
+  if (!reader.has("layer_types"))
+    return Status::format_error("config.json: neither linear_attn_config nor layer_types tells the layers' kinds");
+  const LayerConfig kda = kda_layer(reader.int32("linear_num_heads", 32), reader.int32("linear_head_dim", 128),
+                                    reader.int32("linear_conv_kernel_dim", 4), eps);
+  for (const bool is_full : read_layer_types(reader, count, 0, context.limits))
+    d.layers.push_back(is_full ? latent : kda);
+  return {};
+}
+
+/// The kinds of the layers as the model's makers write them: by the 1-based lists of linear_attn_config.
+Status read_listed_kinds(ConfigReader& reader, const ImportContext& context, std::int32_t count,
+                         const LayerConfig& latent, float eps, ModelDescription& d) {
   ConfigReader inner(reader.object("linear_attn_config"), reader.where() + ".linear_attn_config");
   const std::int32_t heads = inner.int32("num_heads"), head_dim = inner.int32("head_dim");
   const std::int32_t kernel = inner.int32("short_conv_kernel_size", 4);
@@ -46,10 +58,6 @@ Status read_kinds(ConfigReader& reader, const ImportContext& context, const Laye
   reader.expect("linear_num_heads", heads);
   reader.expect("linear_head_dim", head_dim);
   reader.expect("linear_conv_kernel_dim", kernel);
-  const std::int32_t count = reader.int32("num_hidden_layers");
-  if (count < 1 || static_cast<std::uint32_t>(count) > context.limits.max_layers) {
-    return Status::limit_exceeded("config.json: num_hidden_layers is %d (1 to %u)", count, context.limits.max_layers);
-  }
   if (kda.size() > context.limits.max_layers || full.size() > context.limits.max_layers) {
     return Status::limit_exceeded("config.json: linear_attn_config lists more layers than the limit of %u",
                                   context.limits.max_layers);
@@ -72,6 +80,17 @@ Status read_kinds(ConfigReader& reader, const ImportContext& context, const Laye
     }
   }
   return {};
+}
+
+Status read_kinds(ConfigReader& reader, const ImportContext& context, const LayerConfig& latent, float eps,
+                  ModelDescription& d) {
+  const std::int32_t count = reader.int32("num_hidden_layers");
+  if (count < 1 || static_cast<std::uint32_t>(count) > context.limits.max_layers) {
+    return Status::limit_exceeded("config.json: num_hidden_layers is %d (1 to %u)", count, context.limits.max_layers);
+  }
+  if (reader.has("linear_attn_config")) return read_listed_kinds(reader, context, count, latent, eps, d);
+  reader.ignore({"linear_attn_config"});
+  return read_layer_kinds(reader, context, count, latent, eps, d);
 }
 
 MlpConfig read_experts(ConfigReader& reader) {
@@ -102,23 +121,29 @@ MlpConfig read_experts(ConfigReader& reader) {
   return moe;
 }
 
+/// Dense or experts: mlp_layer_types says it alone, or says the same as first_k_dense_replace and moe_layer_freq.
 Status read_mlps(ConfigReader& reader, ModelDescription& d) {
   const MlpConfig moe = read_experts(reader);
   MlpConfig dense;
   dense.hidden_dim = reader.int32("intermediate_size");
+  const bool is_counted = reader.has("first_k_dense_replace") || reader.has("moe_layer_freq");
   const std::int32_t first = reader.int32("first_k_dense_replace", 0), step = reader.int32("moe_layer_freq", 1);
   if (step < 1) return Status::format_error("config.json: moe_layer_freq is %d (at least 1)", step);
+  const bool is_listed = reader.has("mlp_layer_types");
+  const std::vector<std::string> types = is_listed ? reader.texts("mlp_layer_types") : std::vector<std::string>();
+  reader.ignore({"mlp_layer_types"});
+  if (is_listed && types.size() != d.layers.size()) {
+    return Status::format_error("config.json: mlp_layer_types names %zu layers of %zu", types.size(), d.layers.size());
+  }
   for (std::size_t i = 0; i < d.layers.size(); ++i) {
     const auto index = static_cast<std::int32_t>(i);
-    d.layers[i].mlp = moe.expert_count > 0 && index >= first && index % step == 0 ? moe : dense;
-  }
-  if (!reader.has("mlp_layer_types")) return {};
-  const std::vector<std::string> types = reader.texts("mlp_layer_types");
-  for (std::size_t i = 0; i < d.layers.size(); ++i) {
-    const char* expected = d.layers[i].mlp.kind == MlpKind::kMoe ? "sparse" : "dense";
-    if (i >= types.size() || types[i] != expected) {
-      return Status::format_error("config.json: mlp_layer_types and first_k_dense_replace disagree about layer %zu", i);
+    const bool says_sparse = is_listed && !is_counted ? types[i] == "sparse" : index >= first && index % step == 0;
+    const bool is_sparse = moe.expert_count > 0 && says_sparse;
+    if (is_listed && types[i] != (is_sparse ? "sparse" : "dense")) {
+      return Status::format_error("config.json: mlp_layer_types: layer %zu is '%.60s', but other fields make it %s", i,
+                                  types[i].c_str(), is_sparse ? "sparse" : "dense");
     }
+    d.layers[i].mlp = is_sparse ? moe : dense;
   }
   return {};
 }

@@ -215,7 +215,14 @@ TEST_CASE("unknown fields and unsupported variants are refused by name") {
   check_refused("kimi_linear", CAIRN_STATUS_UNSUPPORTED, "attn_res_block_size", set("attn_res_block_size", 4));
   check_refused("kimi_linear", CAIRN_STATUS_UNSUPPORTED, "mla_use_nope", set("mla_use_nope", false));
   check_refused("kimi_linear", CAIRN_STATUS_UNSUPPORTED, "q_lora_rank", set("q_lora_rank", 8));
-  check_refused("kimi_linear", CAIRN_STATUS_FORMAT, "linear_attn_config", set("linear_attn_config", Json()));
+  check_refused("kimi_linear", CAIRN_STATUS_FORMAT, "linear_attn_config", [](Checkpoint& c) {
+    c.config.erase("linear_attn_config");
+    c.config.erase("layer_types");
+  });
+  check_refused("kimi_linear", CAIRN_STATUS_FORMAT, "mlp_layer_types", set("mlp_layer_types", {"dense"}));
+  check_refused("kimi_linear", CAIRN_STATUS_FORMAT, "mlp_layer_types: layer 1 is 'thick'",
+                set("mlp_layer_types", {"dense", "thick", "sparse", "sparse", "sparse"}));
+  check_refused("kimi_linear", CAIRN_STATUS_FORMAT, "eos_token_id", set("eos_token_id", ~std::uint64_t{0}));
   check_refused("olmo_hybrid", CAIRN_STATUS_UNSUPPORTED, "attention_bias", set("attention_bias", true));
   check_refused("qwen3_5_r2_tied_vl", CAIRN_STATUS_UNSUPPORTED, "audio_config", set("audio_config", Json::object()));
 }
@@ -279,6 +286,17 @@ TEST_CASE("kimi: dt_bias may be a matrix, and a head that is there counts") {
   CHECK(result.value().find("layers.0.mixer.dt_bias")->shape == std::vector<std::int64_t>{128});
   checkpoint.header["model.layers.0.self_attn.dt_bias"]["shape"] = {32, 4};
   CHECK(checkpoint.imported().status().code() == CAIRN_STATUS_FORMAT);
+}
+
+TEST_CASE("kimi: layer_types and mlp_layer_types alone, as transformers saves them, make the same model") {
+  Checkpoint checkpoint("kimi_linear");
+  const auto original = checkpoint.imported();
+  for (const char* field : {"linear_attn_config", "first_k_dense_replace", "moe_layer_freq"}) checkpoint.config.erase(field);
+
+  const auto saved_again = checkpoint.imported();
+
+  REQUIRE_MESSAGE(saved_again.ok(), saved_again.status().message());
+  CHECK(saved_again.value().fingerprint == original.value().fingerprint);
 }
 
 TEST_CASE("a shared expert of width 0 is left out") {
