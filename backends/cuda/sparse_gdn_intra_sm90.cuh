@@ -9,7 +9,9 @@
 //             the scores. T' is rounded to bf16 only when stored
 //   Predicted 1,050 instructions a warp and item, 1.3 GB: 0.35 to 0.45 ms for 131,072 tokens (with Q K^T and the full
 //             inverse the dense gdn_intra takes 0.82 ms)
-//   Measured  0.44 ms (H200)
+//   Measured  (H200, one run) 394 us, 446 before: 11,100 cycles an item, of which a warp issues for 1,050: it waits for
+//             itself. Predicted 310 from both heads of a pair side by side, gates without branches, the next item
+//             without a division, loads queued by warps that have time
 #pragma once
 
 #include "backends/cuda/sparse_gdn_plan_sm90.cuh"
@@ -30,13 +32,16 @@ struct IntraShared {
 
 /// What a block works on in one turn.
 struct IntraItem {
-  int chunk, key_head;
+  int chunk, key_head, sequence;
   ChunkRows rows;
 };
-__device__ __forceinline__ IntraItem intra_item(const SparsePrefillArgs& a, int item) {
-  const int chunk = item / a.key_heads;
-  return {chunk, item % a.key_heads,
-          chunk_rows(a, find_sequence(a.select.chunk_begin, a.select.sequence_count, chunk), chunk)};
+/// `chunks` and `heads` on, at most one key head's turn: no division, and the sequence is not before the last one.
+__device__ __forceinline__ IntraItem item_after(const SparsePrefillArgs& a, IntraItem item, int chunks, int heads) {
+  item.chunk += chunks, item.key_head += heads;
+  if (item.key_head >= a.key_heads) item.key_head -= a.key_heads, ++item.chunk;
+  while (item.chunk >= a.select.chunk_begin[item.sequence + 1]) ++item.sequence;
+  item.rows = chunk_rows(a, item.sequence, item.chunk);
+  return item;
 }
 
 __device__ __forceinline__ void load_keys(const SparsePrefillArgs& a, IntraShared& shared, const IntraItem& item) {
@@ -46,15 +51,15 @@ __device__ __forceinline__ void load_keys(const SparsePrefillArgs& a, IntraShare
   for (int i = 0; i < 2; ++i)
     load_tile(shared_address(shared.k) + i * kTileBytes, &a.k, item.key_head * kDim + 64 * i, item.rows.first, barrier);
 }
-/// Values of up to two heads from `pair` on.
-__device__ __forceinline__ void load_tail(const SparsePrefillArgs& a, IntraShared& shared, const IntraItem& item,
+/// Values of up to two heads of a key head from `pair` on, of the chunk whose first token is `row`.
+__device__ __forceinline__ void load_tail(const SparsePrefillArgs& a, IntraShared& shared, int key_head, int row,
                                           int pair) {
-  const std::uint32_t barrier = shared_address(&shared.v_full);
-  const int count = min(2, a.per_group() - pair), head = item.key_head * a.per_group() + pair;
+  const std::uint32_t barrier = shared_address(&shared.v_full), to = shared_address(shared.v[0]);
+  const int count = min(2, a.per_group() - pair), column = (key_head * a.per_group() + pair) * kDim;
   barrier_expect(barrier, count * 2 * kHalfTileBytes);
-  for (int i = 0; i < 2 * count; ++i) {
-    load_tile(shared_address(shared.v[0]) + i * kHalfTileBytes, &a.v_tail, head * kDim + 64 * i, item.rows.first + 32,
-              barrier);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (i < 2 * count) load_tile(to + i * kHalfTileBytes, &a.v_tail, column + 64 * i, row + 32, barrier);
   }
 }
 
@@ -129,15 +134,17 @@ __device__ __forceinline__ void apply_gates(const float (&own)[8], const float (
       float2 m = make_float2(0, 0);
       if (n <= r) {
         const float2 g_s = *reinterpret_cast<const float2*>(g + s);
-        if (in && column < row) m.x = beta_t * own[4 * n + 2 * r] * exp2_fast(fminf(g_t - g_s.x, 0.0f));
-        if (in && column + 1 < row) m.y = beta_t * own[4 * n + 2 * r + 1] * exp2_fast(fminf(g_t - g_s.y, 0.0f));
+        const float first = beta_t * own[4 * n + 2 * r] * exp2_fast(fminf(g_t - g_s.x, 0.0f)),
+                    second = beta_t * own[4 * n + 2 * r + 1] * exp2_fast(fminf(g_t - g_s.y, 0.0f));
+        m.x = in & (column < row) ? first : 0.0f;
+        m.y = in & (column + 1 < row) ? second : 0.0f;
       }
       *reinterpret_cast<float2*>(block + row * kBlockStride + column) = m;
-      if (warp > 0) {
-        const float2 g_s = *reinterpret_cast<const float2*>(g + s - 16);
-        below[4 * n + 2 * r] = in ? beta_t * left[4 * n + 2 * r] * exp2_fast(fminf(g_t - g_s.x, 0.0f)) : 0.0f;
-        below[4 * n + 2 * r + 1] = in ? beta_t * left[4 * n + 2 * r + 1] * exp2_fast(fminf(g_t - g_s.y, 0.0f)) : 0.0f;
-      }
+      // Of warp 0 for nothing.
+      const float2 g_s = *reinterpret_cast<const float2*>(g + max(s - 16, 0));
+      const float first = beta_t * left[4 * n + 2 * r] * exp2_fast(fminf(g_t - g_s.x, 0.0f)),
+                  second = beta_t * left[4 * n + 2 * r + 1] * exp2_fast(fminf(g_t - g_s.y, 0.0f));
+      below[4 * n + 2 * r] = in ? first : 0.0f, below[4 * n + 2 * r + 1] = in ? second : 0.0f;
     }
   }
 }
@@ -177,24 +184,31 @@ __device__ __forceinline__ SplitBlock split(const float (&x)[8]) {
   return s;
 }
 
-/// d = a b with b given as its transpose. The summed index is permuted alike on both sides: lane % 4 stands for column
-/// 2 (lane % 4), and lane % 4 + 4 for the one after it.
-__device__ __forceinline__ void multiply_blocks(float (&d)[8], const SplitBlock& a, const SplitBlock& b) {
+/// d = a b of two heads, which do not wait for each other, with b given as its transpose. The summed index is permuted
+/// alike on both sides: lane % 4 stands for column 2 (lane % 4), and lane % 4 + 4 for the one after it.
+__device__ __forceinline__ void multiply_blocks(float (&d)[2][8], const SplitBlock (&a)[2], const SplitBlock (&b)[2]) {
+  float sums[2][2][4] = {};
 #pragma unroll
-  for (int n = 0; n < 2; ++n) {
-    float sum[4] = {0, 0, 0, 0};
+  for (int part = 0; part < 3; ++part) {  // low high, high low, high high: small first
 #pragma unroll
-    for (int part = 0; part < 3; ++part) {  // low high, high low, high high: small first
+    for (int step = 0; step < 2; ++step) {
 #pragma unroll
-      for (int step = 0; step < 2; ++step) {
-        const std::uint32_t* x = (part == 0 ? a.low : a.high) + 4 * step;
-        const std::uint32_t* y = (part == 1 ? b.low : b.high) + 4 * step + 2 * n;
-        const std::uint32_t left[4] = {x[0], x[2], x[1], x[3]}, right[2] = {y[0], y[1]};
-        multiply_16x8_tf32(sum, left, right);
+      for (int i = 0; i < 2; ++i) {
+        const std::uint32_t* x = (part == 0 ? a[i].low : a[i].high) + 4 * step;
+        const std::uint32_t left[4] = {x[0], x[2], x[1], x[3]};
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          const std::uint32_t* y = (part == 1 ? b[i].low : b[i].high) + 4 * step + 2 * n;
+          const std::uint32_t right[2] = {y[0], y[1]};
+          multiply_16x8_tf32(sums[i][n], left, right);
+        }
       }
     }
+  }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) d[4 * n + i] = sum[i];
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) d[i][n] = sums[i][n / 4][n % 4];
   }
 }
 
@@ -229,62 +243,90 @@ __device__ __forceinline__ void keep_tail(const float (&x)[8], float* tail, int 
   }
 }
 
-/// Block row `warp` of T' of one head: the diagonal block, and C_{i,i-1} = -C_ii (M_{i,i-1} C_{i-1,i-1}) left of it.
-__device__ __forceinline__ void form_block_row(const SparsePrefillArgs& a, IntraShared& shared, int i, int head,
-                                               std::int64_t cell, const float (&below)[8], int warp, int lane) {
-  float own[8];
-  load_block(shared.blocks[i][warp], lane, own);
-  InverseBlocks& to = a.work.inverse[cell];
-  if (warp > 0) {
-    float corner[8], product[8];
-    load_transposed_block(shared.blocks[i][warp - 1], lane, corner);
-    multiply_blocks(product, split(corner), split(below));  // (M C)^T = C^T M^T
-    float x[8];
-    multiply_blocks(x, split(own), split(product));
+/// Block row `warp` of T' of `count` heads: the diagonal block, and C_{i,i-1} = -C_ii (M_{i,i-1} C_{i-1,i-1}) left of
+/// it. Where there is one head, the second is computed for nothing.
+__device__ __forceinline__ void form_block_rows(const SparsePrefillArgs& a, IntraShared& shared, int count, int head,
+                                                std::int64_t cell, const float (&below)[2][8], int warp, int lane) {
+  float own[2][8];
 #pragma unroll
-    for (int n = 0; n < 8; ++n) x[n] = -x[n];
-    to.left[warp - 1][lane] = finish_block(x, shared.beta[head] + 16 * (warp - 1), lane);
-    if (warp == 3) keep_tail(x, shared.tail[i], lane);
+  for (int i = 0; i < 2; ++i) load_block(shared.blocks[i][warp], lane, own[i]);
+  InverseBlocks* to = a.work.inverse + cell;
+  if (warp > 0) {
+    float x[2][8];
+    SplitBlock left[2], right[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      load_transposed_block(shared.blocks[i][warp - 1], lane, x[i]);
+      left[i] = split(x[i]), right[i] = split(below[i]);
+    }
+    multiply_blocks(x, left, right);  // (M C)^T = C^T M^T
+#pragma unroll
+    for (int i = 0; i < 2; ++i) left[i] = split(own[i]), right[i] = split(x[i]);
+    multiply_blocks(x, left, right);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (i >= count) break;
+#pragma unroll
+      for (int n = 0; n < 8; ++n) x[i][n] = -x[i][n];
+      to[i].left[warp - 1][lane] = finish_block(x[i], shared.beta[head + i] + 16 * (warp - 1), lane);
+      if (warp == 3) keep_tail(x[i], shared.tail[i], lane);
+    }
   }
-  const uint4 block = finish_block(own, shared.beta[head] + 16 * warp, lane);
-  to.own_first[warp][lane] = make_uint2(block.x, block.y);
-  to.own_last[warp][lane] = block.w;
-  if (warp == 3) keep_tail(own, shared.tail[i] + 16, lane);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (i >= count) break;
+    const uint4 block = finish_block(own[i], shared.beta[head + i] + 16 * warp, lane);
+    to[i].own_first[warp][lane] = make_uint2(block.x, block.y);
+    to[i].own_last[warp][lane] = block.w;
+    if (warp == 3) keep_tail(own[i], shared.tail[i] + 16, lane);
+  }
 }
 
-/// Sum of the squares of U's last 16 rows over this warp's 32 columns. T' as a pair of bf16.
-__device__ __forceinline__ float square_tail(const float* tail, const unsigned char* v, int warp, int lane) {
-  float u[4][4] = {};
+/// Of two heads: sums of the squares of U's last 16 rows over this warp's 32 columns. T' as a pair of bf16.
+__device__ __forceinline__ void square_tails(const IntraShared& shared, float (&sums)[2], int warp, int lane) {
+  float u[2][4][4] = {};
 #pragma unroll
   for (int step = 0; step < 2; ++step) {
-    std::uint32_t high[4], low[4];
+    std::uint32_t high[2][4], low[2][4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 x = *reinterpret_cast<const float2*>(tail + (lane / 4 + 8 * (i % 2)) * kTailStride + 16 * step +
-                                                        8 * (i / 2) + 2 * (lane % 4));
-      high[i] = pack_bf16(x.x, x.y);
-      low[i] = pack_bf16(x.x - low_bf16(high[i]), x.y - high_bf16(high[i]));
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 x = *reinterpret_cast<const float2*>(shared.tail[h] + (lane / 4 + 8 * (i % 2)) * kTailStride +
+                                                          16 * step + 8 * (i / 2) + 2 * (lane % 4));
+        high[h][i] = pack_bf16(x.x, x.y);
+        low[h][i] = pack_bf16(x.x - low_bf16(high[h][i]), x.y - high_bf16(high[h][i]));
+      }
     }
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      std::uint32_t values[4];
-      load_transposed(values, shared_address(v) + warp / 2 * kHalfTileBytes +
-                                  swizzled(16 * step + lane % 16, 4 * (warp % 2) + 2 * n + lane / 16));
-      multiply_16x8(u[2 * n], low, values[0], values[1]);
-      multiply_16x8(u[2 * n + 1], low, values[2], values[3]);
-      multiply_16x8(u[2 * n], high, values[0], values[1]);
-      multiply_16x8(u[2 * n + 1], high, values[2], values[3]);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        std::uint32_t values[4];
+        load_transposed(values, shared_address(shared.v[h]) + warp / 2 * kHalfTileBytes +
+                                    swizzled(16 * step + lane % 16, 4 * (warp % 2) + 2 * n + lane / 16));
+        multiply_16x8(u[h][2 * n], low[h], values[0], values[1]);
+        multiply_16x8(u[h][2 * n + 1], low[h], values[2], values[3]);
+        multiply_16x8(u[h][2 * n], high[h], values[0], values[1]);
+        multiply_16x8(u[h][2 * n + 1], high[h], values[2], values[3]);
+      }
     }
   }
-  float sum = 0;
 #pragma unroll
-  for (int n = 0; n < 4; ++n) {
+  for (int h = 0; h < 2; ++h) {
+    float sum = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sum += u[n][i] * u[n][i];
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum += u[h][n][i] * u[h][n][i];
+    }
+    sums[h] = sum;
   }
 #pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
-  return sum;
+  for (int distance = 16; distance > 0; distance /= 2) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) sums[h] += __shfl_xor_sync(0xffffffffu, sums[h], distance);
+  }
 }
 
 /// Values of tokens past the sequence's end.
@@ -298,41 +340,42 @@ __global__ void __launch_bounds__(128, kIntraBlocksPerProcessor)
     sparse_intra_kernel(const __grid_constant__ SparsePrefillArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   IntraShared& shared = *reinterpret_cast<IntraShared*>(memory);
-  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, per = a.per_group();
+  const int thread = threadIdx.x, warp = uniform_warp(), lane = thread % 32, per = a.per_group();
   const int item_count = a.select.chunk_begin[a.select.sequence_count] * a.key_heads, step = gridDim.x;
+  const int step_chunks = step / a.key_heads, step_heads = step % a.key_heads;
   int at = blockIdx.x;
   if (at >= item_count) return;
-  IntraItem item = intra_item(a, at);
+  IntraItem item = item_after(a, {}, at / a.key_heads, at % a.key_heads);
   if (thread == 0) {
     barrier_init(shared_address(&shared.k_full), 1);
     barrier_init(shared_address(&shared.v_full), 1);
     fence_barrier_init();
     load_keys(a, shared, item);
-    load_tail(a, shared, item, 0);
+    load_tail(a, shared, item.key_head, item.rows.first, 0);
   }
   __syncthreads();
   GatePair gates = load_gates(a, item, warp, lane);
   int k_parity = 0, v_parity = 0;
   for (; at < item_count; at += step) {
     const bool has_next = at + step < item_count;
-    const IntraItem next = has_next ? intra_item(a, at + step) : item;
     scan_gates(a, gates, shared, item, warp, lane);
-    if (has_next) gates = load_gates(a, next, warp, lane);
     float kk[32];
-    const std::uint32_t k = shared_address(shared.k);
+    const std::uint64_t keys = operand(shared_address(shared.k));
     barrier_wait(shared_address(&shared.k_full), k_parity);
     k_parity ^= 1;
     products_begin();
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const std::uint64_t keys = operand(k + i / 4 * kTileBytes + i % 4 * 32);
-      multiply_64x64(kk, keys, keys, i > 0);
-    }
+    for (int i = 0; i < 8; ++i) multiply_64x64(kk, columns(keys, i), columns(keys, i), i > 0);
     products_commit();
+    IntraItem next = item;
+    if (has_next) {
+      next = item_after(a, item, step_chunks, step_heads);
+      gates = load_gates(a, next, warp, lane);
+    }
     products_wait<0>();
     pin(kk);
     __syncthreads();  // the keys have been read; gates are seen
-    if (thread == 0 && has_next) load_keys(a, shared, next);
+    if (warp == 2 && lane == 0 && has_next) load_keys(a, shared, next);
     float own[8], left[8];
     take_blocks(kk, warp, own, left);
     for (int pair = 0; pair < per; pair += 2) {
@@ -340,18 +383,15 @@ __global__ void __launch_bounds__(128, kIntraBlocksPerProcessor)
       const std::int64_t cell = static_cast<std::int64_t>(item.chunk) * a.value_heads + item.key_head * per + pair;
       float below[2][8];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (i < count)
-          apply_gates(own, left, shared.g[pair + i], shared.beta[pair + i], item.rows.count, shared.blocks[i][warp],
-                      below[i], warp, lane);
+      for (int i = 0; i < 2; ++i) {  // where there is one head, twice the same
+        const int head = pair + min(i, count - 1);
+        apply_gates(own, left, shared.g[head], shared.beta[head], item.rows.count, shared.blocks[i][warp], below[i],
+                    warp, lane);
       }
       __syncwarp();
-      invert_block(shared.blocks[lane / 16][warp], lane % 16);  // of an odd head count, the second for nothing
+      invert_block(shared.blocks[lane / 16][warp], lane % 16);
       __syncthreads();
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (i < count) form_block_row(a, shared, i, pair + i, cell + i, below[i], warp, lane);
-      }
+      form_block_rows(a, shared, count, pair, cell, below, warp, lane);
       barrier_wait(shared_address(&shared.v_full), v_parity);
       v_parity ^= 1;
       if (item.rows.count < kChunk) {
@@ -359,17 +399,19 @@ __global__ void __launch_bounds__(128, kIntraBlocksPerProcessor)
         fence_engines();
       }
       __syncthreads();
-      for (int i = 0; i < count; ++i) {
-        const float sum = square_tail(shared.tail[i], shared.v[i], warp, lane);
-        if (lane == 0) shared.squares[i][warp] = sum;
-      }
+      float sums[2];
+      square_tails(shared, sums, warp, lane);  // where there is one head, the second for nothing
+      if (lane < 2) shared.squares[lane][warp] = lane ? sums[1] : sums[0];
       __syncthreads();
+      const bool has_more = pair + 2 < per;
+      if (warp == 3 && lane == 0 && (has_more || has_next)) {
+        load_tail(a, shared, has_more ? item.key_head : next.key_head, has_more ? item.rows.first : next.rows.first,
+                  has_more ? pair + 2 : 0);
+      }
       if (thread < count) {
         const float* squares = shared.squares[thread];
         a.select.s.scores[cell + thread] = sqrtf(squares[0] + squares[1] + squares[2] + squares[3]);
       }
-      if (thread == 0 && (pair + 2 < per || has_next))
-        load_tail(a, shared, pair + 2 < per ? item : next, pair + 2 < per ? pair + 2 : 0);
     }
     item = next;
   }
