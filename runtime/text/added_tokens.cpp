@@ -13,10 +13,11 @@ bool is_space(utf8proc_int32_t c) {
   return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
 }
 
+/// Unicode's \w: letters, marks, digits, number letters, connectors, joiners. A fraction or a superscript is none.
 bool is_word(utf8proc_int32_t c) {
-  if (c == '_') return true;
+  if (c == 0x200c || c == 0x200d) return true;
   const utf8proc_category_t category = utf8proc_category(c);
-  return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NO) || category == UTF8PROC_CATEGORY_PC;
+  return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) || category == UTF8PROC_CATEGORY_PC;
 }
 
 /// The character that begins at `at`, and its length; 0 at the end.
@@ -57,10 +58,7 @@ AddedTokens::Match AddedTokens::longest_at(std::string_view text, std::size_t at
   for (const std::size_t length : lengths_[static_cast<unsigned char>(text[at])]) {
     if (length > text.size() - at) continue;
     const auto found = by_content_.find(std::string(text.substr(at, length)));
-    if (found == by_content_.end()) continue;
-    const AddedToken& token = tokens_[found->second];
-    if (token.single_word && !is_whole_word(text, at, at + length)) continue;
-    return {at, at + length, &token};
+    if (found != by_content_.end()) return {at, at + length, &tokens_[found->second]};
   }
   return {};
 }
@@ -78,6 +76,10 @@ Status AddedTokens::split(std::string_view text, TextBudget& budget,
     Match match = longest_at(text, at);
     if (!match.token) {
       ++at;
+      continue;
+    }
+    if (match.token->single_word && !is_whole_word(text, match.begin, match.end)) {
+      at = match.end;  // plain, and no shorter token is looked for in it
       continue;
     }
     std::size_t length = 0;

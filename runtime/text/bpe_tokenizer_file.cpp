@@ -287,6 +287,9 @@ Status BpeTokenizer::add_token(const json& entry, std::int64_t id) {
   CAIRN_TRY_ASSIGN(const bool is_normalized, read_flag(entry, "normalized", !token.special));
   CAIRN_TRY(set_token(id, token.content));
   is_special_[static_cast<std::size_t>(id)] = token.special;
+  if (is_normalized && has_nfc_) {
+    CAIRN_TRY_ASSIGN(token.content, to_nfc(token.content));  // the text that it is looked for in is composed too
+  }
   (is_normalized ? normalized_added_ : raw_added_).add(token);
   return {};
 }

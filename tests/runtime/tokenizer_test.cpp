@@ -191,6 +191,43 @@ TEST_CASE("tokens that only tokenizer_config.json names are matched") {
   CHECK(tokenizer->id_end() == 302);
 }
 
+TEST_CASE("an added token that is a single word is none beside what Unicode calls one, and is not cut into others") {
+  Json root = small_tokenizer();
+  root["added_tokens"] = Json::parse(
+      R"([{"id": 300, "content": "<end>", "single_word": true, "normalized": false},
+          {"id": 301, "content": "<e", "normalized": false}])");
+  TokenizerConfig config = config_of("qwen2");
+  config.data = root.dump();
+  const auto tokenizer = make(config);
+  const auto has = [&](const char* text, std::int32_t id) {
+    const std::vector<std::int32_t> ids = encoded(*tokenizer, text);
+    return std::find(ids.begin(), ids.end(), id) != ids.end();
+  };
+
+  for (const char* text : {"<end>", "\u00bd<end>", "<end>\u00b2", "-<end>-", "\u4e2d <end>", "\U0001faa8<end>"}) {
+    CAPTURE(text);
+    CHECK(has(text, 300));
+  }
+  for (const char* text : {"a<end>", "<end>_", "\u200d<end>", "<end>\u0301", "\u2167<end>", "<end>\u0663", "\u4e2d<end>"}) {
+    CAPTURE(text);
+    CHECK_FALSE(has(text, 300));
+    CHECK_FALSE(has(text, 301));
+  }
+  CHECK(has("a<e", 301));
+}
+
+TEST_CASE("an added token that is normalised is found in either form of a text") {
+  Json root = small_tokenizer();
+  for (const char* form : {"e\u0301", "\u00e9"}) {
+    root["added_tokens"] = {{{"id", 300}, {"content", form}, {"normalized", true}}};
+    TokenizerConfig config = config_of("qwen2");
+    config.data = root.dump();
+    const auto tokenizer = make(config);
+
+    for (const char* text : {"e\u0301", "\u00e9"}) CHECK(encoded(*tokenizer, text) == std::vector<std::int32_t>{300});
+  }
+}
+
 TEST_CASE("a pattern that keeps its matches is the same as one that isolates them") {
   TokenizerConfig config = config_of("cl100k");
   const auto isolated = make(config);
