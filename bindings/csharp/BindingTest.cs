@@ -84,6 +84,29 @@ static class BindingTest {
     }
   }
 
+  static void NamesAnyFile(Device device, Model model) {
+    string folder = Path.Combine(Path.GetTempPath(), Path.GetRandomFileName());
+    Directory.CreateDirectory(folder);
+    string mountain = Path.Combine(folder, "\U0001F3D4.state");
+    using (var state = new State(model)) {
+      state.Save(mountain);
+      Check(File.Exists(mountain), "a name beyond U+FFFF is written as UTF-8");
+      state.Restore(mountain);
+      foreach (Action call in new Action[] {() => state.Save(folder + "/cut\0off"), () => state.Restore(mountain + "\0"),
+                   () => { new Device("cpu\0"); }, () => { new Model(device, path + "\0"); }}) {
+        bool refused = false;
+        try {
+          call();
+        } catch (ArgumentException) {
+          refused = true;
+        }
+        Check(refused, "a name with a NUL is refused");
+      }
+    }
+    Check(Directory.GetFiles(folder).Length == 1, "nothing else was written");
+    Directory.Delete(folder, true);
+  }
+
   static void CallbacksMayThrowAndCancel(Model model, Cairn.Stream stream) {
     string text = new string('x', 4000);
     using (var state = new State(model)) {
@@ -142,6 +165,7 @@ static class BindingTest {
       ForksAndRewinds(model, stream);
       LendsLogits(model, stream);
       ReportsErrors(device, model, stream);
+      NamesAnyFile(device, model);
       CallbacksMayThrowAndCancel(model, stream);
     }
     DisposesTwiceAndParentsFirst();

@@ -41,6 +41,12 @@ public abstract class CairnObject : IDisposable {
   internal long Handle { get { return owned.IsClosed ? 0 : (long)owned.DangerousGetHandle(); } }
 
   public void Dispose() { owned.Dispose(); }
+
+  /// <summary>A text for the library, where a NUL would end it.</summary>
+  internal static string WithoutNul(string text) {
+    if (text != null && text.IndexOf('\0') >= 0) throw new ArgumentException("a text holds a NUL");
+    return text;
+  }
 }
 
 /// <summary>

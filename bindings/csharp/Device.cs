@@ -6,7 +6,7 @@ namespace Cairn {
 public sealed class Device : CairnObject {
   /// <summary>"auto" takes the first available backend; another name is that backend or an error. Threads 0: all.</summary>
   public Device(string backend = "auto", int index = 0, int threads = 0)
-      : base(Raw.deviceOpen(backend, index, threads), Raw.deviceRelease) {}
+      : base(Raw.deviceOpen(WithoutNul(backend), index, threads), Raw.deviceRelease) {}
 
   public string Backend { get { return Raw.deviceBackend(Handle); } }
   public string Name { get { return Raw.deviceName(Handle); } }

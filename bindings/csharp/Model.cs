@@ -11,7 +11,7 @@ public sealed class Model : CairnObject {
 
   static long Load(Device device, string path, Func<long, long, bool> progress) {
     long handle = 0;
-    ProgressCall.Run(progress, listener => { handle = Raw.modelLoad(device.Handle, path, listener); });
+    ProgressCall.Run(progress, listener => { handle = Raw.modelLoad(device.Handle, WithoutNul(path), listener); });
     return handle;
   }
 

@@ -24,10 +24,10 @@ public sealed class State : CairnObject {
   public long BytesShared { get { return Raw.stateBytesShared(Handle); } }
 
   /// <summary>Writes a snapshot: the old file or the new one, never a mixture.</summary>
-  public void Save(string path) { Raw.stateSave(Handle, path, null); }
+  public void Save(string path) { Raw.stateSave(Handle, WithoutNul(path), null); }
 
   /// <summary>All or nothing.</summary>
-  public void Restore(string path) { Raw.stateRestore(Handle, path, null); }
+  public void Restore(string path) { Raw.stateRestore(Handle, WithoutNul(path), null); }
 
   /// <summary>The snapshot, written once, in place.</summary>
   public unsafe byte[] ToBytes() {

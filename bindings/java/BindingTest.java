@@ -105,6 +105,42 @@ public final class BindingTest {
     }
   }
 
+  private static void namesAnyFile(Device device, Model model) throws Exception {
+    Path folder = Files.createTempDirectory("cairn"), mountain = folder.resolve("\uD83C\uDFD4.state");
+    try (State state = new State(model)) {
+      state.save(mountain.toString());
+      check(Files.exists(mountain), "a name beyond U+FFFF is written as UTF-8");
+      state.restore(mountain.toString());
+      for (Runnable call : new Runnable[] {() -> state.save(folder + "/cut\0off"), () -> new Device("cpu\0", 0, 1),
+               () -> new Model(device, path + "\0")}) {
+        try {
+          call.run();
+          check(false, "a name with a NUL is not refused");
+        } catch (IllegalArgumentException error) {
+          check(error.getMessage().contains("NUL"), "a name with a NUL is refused as such");
+        }
+      }
+      try {
+        new Model(device, "/nowhere/\uD83C\uDFD4");
+      } catch (CairnException error) {
+        check(error.getMessage().contains("/nowhere/\uD83C\uDFD4: "), "a message is UTF-8");
+      }
+    } finally {
+      Files.deleteIfExists(mountain);
+      Files.delete(folder);  // which is empty: nothing else was written
+    }
+  }
+
+  private static void generatesWithoutALimit(Model model, Stream stream) {
+    try (State state = new State(model)) {
+      stream.read(state, NOTE);
+      Iterator<String> pieces = stream.generate(state, QUESTION, Integer.MAX_VALUE, Sampler.GREEDY, null);
+      StringBuilder said = new StringBuilder();
+      while (said.length() < 100) said.append(pieces.next());
+      check(said.toString().startsWith("4821\n"), "more tokens than memory may be asked for");
+    }
+  }
+
   private static void callbacksMayThrowAndCancel(Model model, Stream stream) {
     String text = "x".repeat(4000);
     try (State state = new State(model)) {
@@ -173,6 +209,8 @@ public final class BindingTest {
       forksAndRewinds(model, stream);
       lendsLogits(model, stream);
       reportsErrors(device, model, stream);
+      namesAnyFile(device, model);
+      generatesWithoutALimit(model, stream);
       callbacksMayThrowAndCancel(model, stream);
     }
     closesTwiceAndParentsFirst();

@@ -1,12 +1,20 @@
 // Java: int[] and long[] are copied in (the library copies tokens anyway), bytes are direct ByteBuffers and stay where they
-// are, lent floats come as a direct ByteBuffer over the library's memory.
+// are, lent floats come as a direct ByteBuffer over the library's memory. Text goes as bytes of UTF-8: JNI's own strings
+// have another form of NUL and of what is beyond U+FFFF.
+%{
+static jbyteArray cairn_bytes_of(JNIEnv* jenv, const std::string& text) {
+  jbyteArray bytes = jenv->NewByteArray((jsize)text.size());
+  if (bytes) jenv->SetByteArrayRegion(bytes, 0, (jsize)text.size(), reinterpret_cast<const jbyte*>(text.data()));
+  return bytes;
+}
+%}
 %exception {
   try { $action }
   catch (const cairn_raw::Failure& failure) {
     jclass type = jenv->FindClass("org/cairn/CairnException");
-    jmethodID make = type ? jenv->GetMethodID(type, "<init>", "(ILjava/lang/String;)V") : nullptr;
+    jmethodID make = type ? jenv->GetMethodID(type, "<init>", "(I[B)V") : nullptr;
     if (make) {
-      jstring text = jenv->NewStringUTF(failure.text.c_str());
+      jbyteArray text = cairn_bytes_of(jenv, failure.text);
       jobject thrown = text ? jenv->NewObject(type, make, (jint)failure.code, text) : nullptr;
       if (thrown) jenv->Throw((jthrowable)thrown);
     }
@@ -20,6 +28,37 @@
   if ($error) throw Swig::DirectorException(jenv, $error);
 %}
 %typemap(javafinalize) SWIGTYPE ""
+
+%define CAIRN_TEXT(NAME)
+%typemap(jni) const char* NAME "jbyteArray"
+%typemap(jtype) const char* NAME "byte[]"
+%typemap(jstype) const char* NAME "String"
+%typemap(javain) const char* NAME
+  "$javainput == null ? null : $javainput.getBytes(java.nio.charset.StandardCharsets.UTF_8)"
+%typemap(in) const char* NAME (std::string copy) {
+  $1 = nullptr;
+  if ($input) {
+    copy.resize((size_t)jenv->GetArrayLength($input));
+    jenv->GetByteArrayRegion($input, 0, (jsize)copy.size(), reinterpret_cast<jbyte*>(&copy[0]));
+    if (copy.find('\0') != std::string::npos) {
+      SWIG_JavaThrowException(jenv, SWIG_JavaIllegalArgumentException, #NAME " holds a NUL");
+      return $null;
+    }
+    $1 = ($1_ltype)copy.c_str();
+  }
+}
+%typemap(argout) const char* NAME ""
+%typemap(freearg) const char* NAME ""
+%enddef
+CAIRN_TEXT(path)
+CAIRN_TEXT(backend)
+
+%typemap(jni) std::string "jbyteArray"
+%typemap(jtype) std::string "byte[]"
+%typemap(jstype) std::string "String"
+%typemap(javaout) std::string { return new String($jnicall, java.nio.charset.StandardCharsets.UTF_8); }
+%typemap(out) std::string %{ $result = cairn_bytes_of(jenv, $1); %}
+
 %define CAIRN_ARRAY(ELEMENT, NAME, SIZE, JNI, JAVA, GET)
 %typemap(jni) (const ELEMENT* NAME, size_t SIZE) #JNI "Array"
 %typemap(jtype) (const ELEMENT* NAME, size_t SIZE) #JAVA "[]"

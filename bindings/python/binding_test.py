@@ -1,9 +1,12 @@
 """The main job through the Python binding, and everything that a careless host may do. Usage: binding_test.py MODEL"""
 import array
+import copy
 import gc
 import json
 import math
 import os
+import pathlib
+import pickle
 import struct
 import sys
 import tempfile
@@ -129,6 +132,43 @@ class BindingTest(unittest.TestCase):
         self.assertEqual(caught.exception.code, Status.FORMAT)
         with self.assertRaises(TypeError):
             self.stream.decode([self.state], array.array("d", [1.0]))
+
+    def test_paths_may_be_any_name(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("\U0001f3d4.state", b"bytes.state", b"\xff\xfe.state", os.fsdecode(b"\xfe.state")):
+                path = os.path.join(os.fsencode(folder), os.fsencode(name))
+                self.state.save(path if isinstance(name, bytes) else os.fsdecode(path))
+                self.assertTrue(os.path.exists(path), name)
+                self.state.restore(pathlib.Path(os.fsdecode(path)))
+            count = len(os.listdir(folder))
+            for call in (self.state.save, self.state.restore, lambda path: Model(self.device, path), Device):
+                with self.assertRaises(ValueError):
+                    call(os.path.join(folder, "cut\0off"))
+            self.assertEqual(len(os.listdir(folder)), count)
+
+    def test_tokens_of_another_width_are_the_same_tokens(self):
+        tokens = self.model.tokenize("ab")
+        wide = array.array("q", tokens)
+        rows = []
+        for given in (tokens, wide, memoryview(wide), memoryview(array.array("i", [tokens[0], 0, tokens[1], 0]))[::2]):
+            for sequences in (1, 2):
+                states = [State(self.model) for _ in range(sequences)]
+                self.stream.prefill([(state, given) for state in states])
+                rows.append(bytes(self.stream.logits(sequences - 1)))
+        self.assertEqual(len(set(rows)), 1)
+        with self.assertRaises(TypeError):
+            self.stream.prefill([(State(self.model), array.array("f", [1, 2]))] * 2)
+
+    def test_a_handle_is_not_pickled(self):
+        for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+            with self.assertRaises(TypeError):
+                copied(self.state)
+
+    def test_any_buffer_is_a_snapshot(self):
+        self.stream.read(self.state, NOTE)
+        words = array.array("b", bytes(self.state.to_bytes()))
+        with State.restored(self.model, words) as again:
+            self.assertEqual(again.position, self.state.position)
 
     def test_callbacks_may_throw_and_cancel(self):
         text = "x" * 4000

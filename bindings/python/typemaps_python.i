@@ -59,6 +59,13 @@ CAIRN_BUFFER(float*, out_floats, room, PyBUF_WRITABLE, 'f', "a writable buffer o
 CAIRN_BUFFER(const long long*, states, state_count, PyBUF_SIMPLE, 'q', "a buffer of int64", 8)
 CAIRN_BUFFER(const long long*, lengths, length_count, PyBUF_SIMPLE, 'q', "a buffer of int64", 8)
 
+// Bytes, so that names that are no text pass too; ValueError when they hold a NUL.
+%typemap(in) const char* path, const char* backend {
+  if (PyBytes_AsStringAndSize($input, (char**)&$1, nullptr) != 0) SWIG_fail;
+}
+%typemap(freearg) const char* path, const char* backend ""
+%typemap(typecheck, precedence=SWIG_TYPECHECK_STRING) const char* path, const char* backend { $1 = PyBytes_Check($input); }
+
 %typemap(out) LentFloats {
   $result = Py_BuildValue("(Kn)", (unsigned long long)(uintptr_t)$1.data, (Py_ssize_t)$1.count);
 }

@@ -9,6 +9,7 @@ Every object may be closed twice, in any order, or left to the garbage collector
 """
 import array
 import ctypes
+import os
 import weakref
 from dataclasses import dataclass
 from enum import IntEnum
@@ -79,12 +80,15 @@ class _Handle:
     def __exit__(self, *_):
         self.close()
 
+    def __reduce__(self):
+        raise TypeError(f"a {type(self).__name__} can be neither copied nor pickled: it is a handle of this process")
+
 
 class Device(_Handle):
     """Where models live. backend "auto" takes the first available; another name is that backend or an error."""
 
     def __init__(self, backend="auto", index=0, threads=0):
-        super().__init__(_call(_Raw.deviceOpen, backend, index, threads), _Raw.deviceRelease)
+        super().__init__(_call(_Raw.deviceOpen, (backend or "auto").encode(), index, threads), _Raw.deviceRelease)
 
     @property
     def backend(self):
@@ -99,7 +103,7 @@ class Model(_Handle):
     """Immutable weights on a device. progress(done_bytes, total_bytes) may return False to cancel."""
 
     def __init__(self, device, path, progress=None):
-        super().__init__(_call(_Raw.modelLoad, device._handle, str(path), _progress(progress)), _Raw.modelRelease)
+        super().__init__(_call(_Raw.modelLoad, device._handle, os.fsencode(path), _progress(progress)), _Raw.modelRelease)
         self.first_token = _call(_Raw.modelFirstToken, self._handle)
 
     @property
@@ -181,14 +185,14 @@ class State(_Handle):
 
     def save(self, path, progress=None):
         """Writes a snapshot: the old file or the new one, never a mixture."""
-        _call(_Raw.stateSave, self._handle, str(path), _progress(progress))
+        _call(_Raw.stateSave, self._handle, os.fsencode(path), _progress(progress))
 
     def restore(self, source, progress=None):
         """From a path, or from any bytes-like object (read in place, no copy). All or nothing."""
-        if isinstance(source, (bytes, bytearray, memoryview)):
-            _call(_Raw.stateRestoreFrom, self._handle, source)
+        if isinstance(source, (str, os.PathLike)):
+            _call(_Raw.stateRestore, self._handle, os.fsencode(source), _progress(progress))
         else:
-            _call(_Raw.stateRestore, self._handle, str(source), _progress(progress))
+            _call(_Raw.stateRestoreFrom, self._handle, source)
 
     def to_bytes(self):
         """The snapshot as a bytearray, written once, in place."""
@@ -226,7 +230,9 @@ class Sparse(IntEnum):
 
 def _tokens(values):
     """int32 in one buffer: as it is when it is one already."""
-    if isinstance(values, (array.array, memoryview)):
+    if isinstance(values, array.array) and values.typecode == "i":
+        return values
+    if isinstance(values, memoryview) and values.format == "i" and values.ndim == 1 and values.contiguous:
         return values
     return array.array("i", values)
 

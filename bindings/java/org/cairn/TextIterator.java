@@ -28,7 +28,8 @@ final class TextIterator implements Iterator<String> {
   private final Sampler sampler;
   private final String stop;
   private final Decoder decoder;
-  private final int[] said;
+  private final int maxTokens;
+  private int[] said = new int[64];
   private int saidCount;
   private boolean isFinished;
   private String held = "";
@@ -39,7 +40,7 @@ final class TextIterator implements Iterator<String> {
     this.state = state;
     this.sampler = sampler;
     this.stop = stop == null ? "" : stop;
-    this.said = new int[maxTokens];
+    this.maxTokens = maxTokens;
     this.decoder = new Decoder(stream.model());
   }
 
@@ -58,7 +59,7 @@ final class TextIterator implements Iterator<String> {
   }
 
   private void step() {
-    if (saidCount == said.length) {
+    if (saidCount >= maxTokens) {
       finish(held + decoder.finish());
       return;
     }
@@ -75,6 +76,7 @@ final class TextIterator implements Iterator<String> {
       return;
     }
     hold();
+    if (saidCount == said.length) said = Arrays.copyOf(said, 2 * saidCount);
     said[saidCount++] = token;
     stream.decode(List.of(state), token);
   }
