@@ -69,7 +69,7 @@ Result<SequenceInput> read_sequence(const cairn_sequence& sequence, std::int32_t
 }
 
 Status prefill(cairn_stream* handle, const cairn_batch* batch_in) {
-  CAIRN_REQUIRE(batch_in);
+  if (!batch_in) return Status::invalid_argument("batch is NULL");
   cairn_batch batch = CAIRN_BATCH_INIT;
   CAIRN_TRY(read_options(batch_in, "cairn_batch", batch));
   CAIRN_TRY_ASSIGN(const HeldStream held, hold_stream(handle));

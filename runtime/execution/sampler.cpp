@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 namespace cairn {
@@ -49,7 +50,8 @@ void penalise(std::vector<Candidate>& candidates, std::size_t count, const Sampl
   }
   for (Candidate& candidate : candidates) {
     if (!seen[candidate.token]) continue;
-    candidate.logit = candidate.logit > 0 ? candidate.logit / options.repetition_penalty : candidate.logit * options.repetition_penalty;
+    const float penalty = options.repetition_penalty, largest = std::numeric_limits<float>::max();
+    candidate.logit = std::clamp(candidate.logit > 0 ? candidate.logit / penalty : candidate.logit * penalty, -largest, largest);
   }
 }
 

@@ -91,6 +91,17 @@ TEST_CASE("a repetition penalty makes recent tokens less likely, whatever their 
   CHECK(sample(kLogits, options).value() == 2);
 }
 
+TEST_CASE("a penalty that takes a logit out of the range of floats leaves a choice between finite ones") {
+  SamplerOptions options;
+  options.repetition_penalty = 1e-38F;  // divides: the second logit becomes the largest float
+  options.temperature = 1;
+  const std::vector<std::int32_t> recent = {1};
+  options.recent_tokens = recent;
+  const std::vector<float> logits = {0.5F, 9, 0.25F, 8};
+
+  for (options.draw = 0; options.draw < 20; ++options.draw) CHECK(sample(logits, options).value() == 1);
+}
+
 TEST_CASE("options out of range are refused with their value") {
   SamplerOptions options;
   options.top_p = 1.5F;
