@@ -15,7 +15,6 @@ using jinja::Value;
 
 constexpr std::size_t kMaxOutputBytes = std::size_t{16} << 20;
 constexpr int kMaxDepth = 64;
-constexpr std::size_t kMaxSteps = 1000000;
 
 [[noreturn]] void refuse(const std::string& what) { throw Failure("chat template: " + what + " is not supported"); }
 
@@ -141,9 +140,11 @@ class TreeBuilder {
     Node node{Kind::kIf, condition, "", {}, {}, {}};
     std::string end;
     node.body = until({"elif", "else", "endif"}, end);
-    if (begins_with_word(end, "elif"))
+    if (begins_with_word(end, "elif")) {
+      if (++depth_ > kMaxDepth) refuse("more than 64 levels of blocks");
       node.otherwise.push_back(conditional(trimmed(end.substr(4))));
-    else if (begins_with_word(end, "else"))
+      --depth_;
+    } else if (begins_with_word(end, "else"))
       node.otherwise = until({"endif"}, end);
     return node;
   }
@@ -239,6 +240,7 @@ class Renderer {
 
   void assign(const Node& node) {
     Value value = jinja::evaluate(node.text, environment_);
+    environment_.budget.keep(value);
     const std::size_t dot = node.target.find('.');
     if (dot == std::string::npos) return set(node.target, std::move(value));
     Value* space = environment_.scopes.find(node.target.substr(0, dot));
@@ -260,7 +262,10 @@ class Renderer {
     else if (given.is_array())
       items = given;
     const std::size_t comma = node.target.find(',');
+    environment_.budget.spend(items);
     const auto bind = [&](const Value& item) {
+      environment_.budget.step();
+      for (int copies = 0; copies < 3; ++copies) environment_.budget.spend(item);  // also as its neighbours' neighbour
       if (comma == std::string::npos) return set(node.target, item);
       if (!item.is_array() || item.size() != 2) refuse("'for " + node.target + "' over these values");
       set(trimmed(node.target.substr(0, comma)), item[0]);
@@ -292,7 +297,8 @@ class Renderer {
 
   void render(const std::vector<Node>& nodes, std::string& out) {
     for (const Node& node : nodes) {
-      if (++steps_ > kMaxSteps || out.size() > kMaxOutputBytes) throw Failure("chat template: it does not end");
+      environment_.budget.step();
+      if (out.size() > kMaxOutputBytes) throw Failure("chat template: it says more than 16 MiB");
       switch (node.kind) {
         case Kind::kText: out += node.text; break;
         case Kind::kOutput: out += jinja::printed(jinja::evaluate(node.text, environment_)); break;
@@ -308,7 +314,6 @@ class Renderer {
 
   Environment environment_;
   std::map<std::string, const Node*> macros_;
-  std::size_t steps_ = 0;
   int depth_ = 0;
 };
 

@@ -9,6 +9,20 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 
+/// One level further down, for as long as it lives.
+class Deeper {
+ public:
+  explicit Deeper(int& depth) : depth_(depth) {
+    if (depth == kMaxDepth) refuse("more than 64 levels of an expression");
+    ++depth;
+  }
+  ~Deeper() { --depth_; }
+  Deeper(const Deeper&) = delete;
+
+ private:
+  int& depth_;
+};
+
 class Parser {
  public:
   Parser(std::string_view text, Environment& environment) : text_(text), environment_(environment) {}
@@ -74,7 +88,9 @@ class Parser {
       value = disjunction();
       at_ = after;
     }
-    Value other = accept_word("else") ? quietly(is_chosen, [&] { return conditional(); }) : Value();
+    if (!accept_word("else")) return is_chosen ? value : Value();
+    const Deeper deeper(depth_);
+    Value other = quietly(is_chosen, [&] { return conditional(); });
     return is_chosen ? value : other;
   }
   Value disjunction() {
@@ -94,8 +110,9 @@ class Parser {
     return value;
   }
   Value negation() {
-    if (accept_word("not")) return !is_true(negation());
-    return comparison();
+    if (!accept_word("not")) return comparison();
+    const Deeper deeper(depth_);
+    return !is_true(negation());
   }
 
   Value comparison() {
@@ -133,18 +150,20 @@ class Parser {
     for (;;) {
       if (accept("~")) {
         left = printed(left) + printed(product());
+        environment_.budget.spend(left);
       } else if (accept("+")) {
         const Value right = product();
         if (left.is_string() && right.is_string())
           left = left.get<std::string>() + right.get<std::string>();
-        else if (left.is_number() && right.is_number())
-          left = left.get<std::int64_t>() + right.get<std::int64_t>();
+        else if (left.is_number_integer() && right.is_number_integer())
+          left = calculated(integer(left), '+', integer(right));
         else if (left.is_array() && right.is_array())
           left.insert(left.end(), right.begin(), right.end());
         else if (quiet_ == 0)
           refuse("'+' of these values");
+        environment_.budget.spend(left);
       } else if (accept("-")) {
-        left = integer(left) - integer(product());
+        left = calculated(integer(left), '-', integer(product()));
       } else {
         return left;
       }
@@ -154,26 +173,37 @@ class Parser {
     Value left = unary();
     for (;;) {
       if (accept("*"))
-        left = integer(left) * integer(unary());
+        left = calculated(integer(left), '*', integer(unary()));
       else if (accept("%")) {
         const std::int64_t divisor = integer(unary());
         if (divisor == 0 && quiet_ == 0) refuse("division by zero");
-        left = divisor == 0 ? 0 : integer(left) % divisor;
+        left = divisor == 0 || divisor == -1 ? 0 : integer(left) % divisor;
       } else
         return left;
     }
+  }
+  std::int64_t calculated(std::int64_t left, char sign, std::int64_t right) const {
+    std::int64_t result = 0;
+    const bool overflows = sign == '+'   ? __builtin_add_overflow(left, right, &result)
+                           : sign == '-' ? __builtin_sub_overflow(left, right, &result)
+                                         : __builtin_mul_overflow(left, right, &result);
+    if (overflows && quiet_ == 0) refuse("a number of more than 64 bits");
+    return overflows ? 0 : result;
   }
   std::int64_t integer(const Value& value) const {
     if (!value.is_number_integer() && quiet_ == 0) refuse("arithmetic on this value");
     return value.is_number_integer() ? value.get<std::int64_t>() : 0;
   }
   Value unary() {
-    if (accept("-")) return -integer(unary());
+    if (accept("-")) {
+      const Deeper deeper(depth_);
+      return calculated(0, '-', integer(unary()));
+    }
     Value value = postfix();
     while (accept("|")) {
       const std::string filter = name();
       const Arguments arguments = accept("(") ? read_arguments() : Arguments();
-      if (quiet_ == 0) value = filtered(value, filter, arguments);
+      if (quiet_ == 0) value = made(filtered(value, filter, arguments));
     }
     return value;
   }
@@ -181,6 +211,7 @@ class Parser {
   Arguments read_arguments() {
     Arguments arguments;
     if (accept(")")) return arguments;
+    std::size_t size_bytes = 0;
     do {
       const std::size_t begin = at_;
       skip_blanks();
@@ -189,19 +220,25 @@ class Parser {
         skip_blanks();
         if (text_.substr(at_, 1) == "=" && text_.substr(at_, 2) != "==") {
           ++at_;
-          arguments.named[key] = conditional();
+          Value& argument = arguments.named[key] = conditional();
+          check_text_size(size_bytes += bounded_size(argument));
           continue;
         }
       }
       at_ = begin;
       arguments.plain.push_back(conditional());
+      check_text_size(size_bytes += bounded_size(arguments.plain.back()));
     } while (accept(","));
     expect(")");
     return arguments;
   }
 
+  Value made(Value value) {
+    environment_.budget.spend(value);
+    return value;
+  }
   Value postfix() {
-    if (++depth_ > kMaxDepth) refuse("more than 64 levels of an expression");
+    const Deeper deeper(depth_);
     Value value = primary();
     for (;;) {
       skip_blanks();
@@ -214,9 +251,8 @@ class Parser {
           continue;
         }
         const Arguments arguments = read_arguments();
-        value = quiet_ > 0 && !value.is_string() ? Value() : method(value, key, arguments);
+        value = quiet_ > 0 && !value.is_string() ? Value() : made(method(value, key, arguments));
       } else {
-        --depth_;
         return value;
       }
     }
@@ -243,7 +279,7 @@ class Parser {
     if (text_.substr(at_, 1) != ":" && text_.substr(at_, 1) != "]") last = conditional();
     if (accept(":") && text_.substr(at_, 1) != "]") step = conditional();
     expect("]");
-    return quiet_ > 0 ? Value() : sliced(value, first, last, integer(step));
+    return quiet_ > 0 ? Value() : made(sliced(value, first, last, integer(step)));
   }
   Value quoted(char quote) {
     std::string text;
@@ -284,18 +320,22 @@ class Parser {
     }
     if (accept("[")) {
       Value list = Value::array();
+      std::size_t size_bytes = 0;
       while (!accept("]")) {
-        list.push_back(conditional());
+        list.push_back(made(conditional()));
+        check_text_size(size_bytes += bounded_size(list.back()));
         accept(",");
       }
       return list;
     }
     if (accept("{")) {
       Value object = Value::object();
+      std::size_t size_bytes = 0;
       while (!accept("}")) {
         const std::string key = printed(conditional());
         expect(":");
-        object[key] = conditional();
+        Value& item = object[key] = made(conditional());
+        check_text_size(size_bytes += key.size() + bounded_size(item));
         accept(",");
       }
       return object;
@@ -307,13 +347,21 @@ class Parser {
     if (accept("(")) return call(word, read_arguments());
     const Value* found = environment_.scopes.find(word);
     was_defined_ = found != nullptr;
-    return found ? *found : Value();
+    if (found && found->is_structured() && accept_length()) return found->size();
+    return found ? made(*found) : Value();
+  }
+  /// `messages|length` in a loop over messages needs no copy of them.
+  bool accept_length() {
+    const std::size_t begin = at_;
+    if (accept("|") && accept_word("length")) return true;
+    at_ = begin;
+    return false;
   }
   Value call(const std::string& called, const Arguments& arguments) {
     if (called == "namespace" || called == "dict") {
       Value object = Value::object();
       for (const auto& [key, value] : arguments.named) object[key] = value;
-      return object;
+      return made(std::move(object));
     }
     if (quiet_ > 0) return {};
     if (called == "raise_exception") throw Failure("chat template: " + printed(arguments.at(0)));
@@ -321,10 +369,10 @@ class Parser {
       const bool has_begin = arguments.plain.size() > 1;
       const std::int64_t begin = has_begin ? integer(arguments.at(0)) : 0,
                          end = integer(arguments.at(has_begin ? 1 : 0));
-      if (end - begin > 100000) refuse("a range of more than 100,000");
+      if (calculated(end, '-', begin) > 100000) refuse("a range of more than 100,000");
       Value list = Value::array();
       for (std::int64_t i = begin; i < end; ++i) list.push_back(i);
-      return list;
+      return made(std::move(list));
     }
     Value result;
     if (environment_.call_macro && environment_.call_macro(called, arguments.plain, arguments.named, result))

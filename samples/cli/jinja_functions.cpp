@@ -2,11 +2,32 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstring>
 
 #include "cli_session.h"
 
 namespace cairn_cli::jinja {
 namespace {
+
+constexpr std::size_t kMaxSteps = 1000000;
+constexpr std::size_t kMaxValueBytes = std::size_t{64} << 20, kMaxKeptBytes = std::size_t{512} << 20;
+constexpr std::size_t kMaxSpentBytes = std::size_t{8} << 30;  // a few seconds of copying
+constexpr std::size_t kElementBytes = 128;  // what copying one costs, as much text
+constexpr int kMaxValueDepth = 64;
+
+void add_size(const Value& value, int depth, std::size_t& size_bytes) {
+  if (depth > kMaxValueDepth) refuse("more than 64 levels of a value");
+  size_bytes += kElementBytes + (value.is_string() ? value.get_ref<const std::string&>().size() : 0);
+  check_text_size(size_bytes);
+  if (value.is_array())
+    for (const Value& item : value) add_size(item, depth + 1, size_bytes);
+  if (value.is_object()) {
+    for (const auto& [key, item] : value.items()) {
+      size_bytes += sizeof(std::string) + key.size();
+      add_size(item, depth + 1, size_bytes);
+    }
+  }
+}
 
 std::string stripped(const std::string& text, const std::string& characters, bool left, bool right) {
   const char* set = characters.empty() ? " \t\n\r\f\v" : characters.c_str();
@@ -16,10 +37,20 @@ std::string stripped(const std::string& text, const std::string& characters, boo
   return text.substr(begin, end - begin + 1);
 }
 
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  for (std::size_t at = 0; !from.empty() && (at = text.find(from, at)) != std::string::npos; at += to.size())
-    text.replace(at, from.size(), to);
-  return text;
+/// As std::string::find, in linear time whatever the texts.
+std::size_t find_in(const std::string& text, const std::string& part, std::size_t at = 0) {
+  const void* found = memmem(text.data() + at, text.size() - at, part.data(), part.size());
+  return found ? static_cast<std::size_t>(static_cast<const char*>(found) - text.data()) : std::string::npos;
+}
+
+std::string replaced(const std::string& text, const std::string& from, const std::string& to) {
+  std::string result;
+  std::size_t at = 0;
+  for (std::size_t next; !from.empty() && (next = find_in(text, from, at)) != std::string::npos; at = next + from.size()) {
+    result.append(text, at, next - at).append(to);
+    check_text_size(result.size());
+  }
+  return result.append(text, at);
 }
 
 Value split(const std::string& text, const std::string& separator) {
@@ -33,7 +64,7 @@ Value split(const std::string& text, const std::string& separator) {
     return parts;
   }
   std::size_t at = 0;
-  for (std::size_t end; (end = text.find(separator, at)) != std::string::npos; at = end + separator.size())
+  for (std::size_t end; (end = find_in(text, separator, at)) != std::string::npos; at = end + separator.size())
     parts.push_back(text.substr(at, end - at));
   parts.push_back(text.substr(at));
   return parts;
@@ -53,6 +84,30 @@ std::string to_json(const Value& value) {
 
 }  // namespace
 
+void check_text_size(std::size_t size_bytes) {
+  if (size_bytes > kMaxValueBytes) throw Failure("chat template: a value of more than 64 MiB");
+}
+
+std::size_t bounded_size(const Value& value) {
+  std::size_t size_bytes = 0;
+  add_size(value, 0, size_bytes);
+  return size_bytes;
+}
+
+void Budget::step() {
+  if (++steps_ > kMaxSteps) throw Failure("chat template: it does not end");
+}
+
+void Budget::spend(const Value& value) {
+  spent_bytes_ += bounded_size(value);
+  if (spent_bytes_ > kMaxSpentBytes) throw Failure("chat template: it does not end");
+}
+
+void Budget::keep(const Value& value) {
+  kept_bytes_ += bounded_size(value);
+  if (kept_bytes_ > kMaxKeptBytes) throw Failure("chat template: its variables take more than 512 MiB");
+}
+
 void refuse(const std::string& what) { throw Failure("chat template: " + what + " is not supported"); }
 
 bool is_true(const Value& value) {
@@ -71,7 +126,7 @@ std::string printed(const Value& value) {
 
 bool contains(const Value& container, const Value& item) {
   if (container.is_string() && item.is_string())
-    return container.get<std::string>().find(item.get<std::string>()) != std::string::npos;
+    return find_in(container.get_ref<const std::string&>(), item.get_ref<const std::string&>()) != std::string::npos;
   if (container.is_object() && item.is_string()) return container.contains(item.get<std::string>());
   return container.is_array() && std::find(container.begin(), container.end(), item) != container.end();
 }
@@ -104,8 +159,10 @@ Value filtered(const Value& value, const std::string& filter, const Arguments& a
   if (filter == "last") return value.empty() ? Value() : value.back();
   if (filter == "join") {
     std::string joined;
-    for (std::size_t i = 0; i < value.size(); ++i)
+    for (std::size_t i = 0; i < value.size(); ++i) {
       joined += (i > 0 ? printed(arguments.at(0)) : "") + printed(value[i]);
+      check_text_size(joined.size());
+    }
     return joined;
   }
   if (filter == "upper" || filter == "lower" || filter == "items") return method(value, filter, arguments);

@@ -31,9 +31,28 @@ class Scopes {
 using MacroCall = std::function<bool(const std::string& name, const std::vector<Value>& arguments,
                                      const std::map<std::string, Value>& named, Value& result)>;
 
+/// What one rendering may take: a template comes with a model that nobody vouches for. A Failure ends it.
+class Budget {
+ public:
+  /// A node of the template, or a turn of a loop.
+  void step();
+  /// A value that is copied or made; its size is bounded too.
+  void spend(const Value& value);
+  /// A value that a variable keeps.
+  void keep(const Value& value);
+
+ private:
+  std::size_t steps_ = 0, spent_bytes_ = 0, kept_bytes_ = 0;
+};
+
+/// Bytes of a text, and about as many for each element. Failure: more than a value may have.
+std::size_t bounded_size(const Value& value);
+void check_text_size(std::size_t size_bytes);
+
 struct Environment {
   Scopes scopes;
   MacroCall call_macro;
+  Budget budget;
 };
 
 bool is_true(const Value& value);

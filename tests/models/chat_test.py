@@ -94,6 +94,28 @@ class ChatTest(unittest.TestCase):
         _, errors = self.chat("hello", "/quit")
         self.assertIn("endif", errors)
 
+    def test_a_hostile_template_ends_with_a_message(self):
+        grow = "{% set x = 'aaaaaaaaaa' %}" + "{% set x = x + x %}" * 20
+        templates = {
+            "{{ (4294967296 * 2147483648) % (0 - 1) }}": "64 bits",
+            "{{ " + "not " * 200000 + "x }}": "levels",
+            "{{ " + "-" * 800000 + "1 }}": "levels",
+            "{{ " + "1 if x else " * 80000 + "1 }}": "levels",
+            "{% if x %}" + "{% elif x %}" * 80000 + "{% endif %}": "levels",
+            "{% set x = [] %}" + "{% set x = [x] %}" * 1000: "levels",
+            "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}": "does not end",
+            "{% for i in range(100000) if i in range(100000) %}{% endfor %}": "does not end",
+            grow + "{% set y = x.replace('a', x) %}": "64 MiB",
+            grow + "{{ [" + "x," * 1000 + "] }}": "64 MiB",
+            grow + "".join("{%% set y%d = x %%}" % i for i in range(100)): "512 MiB",
+            "{% set x = messages %}" + "{% set x = x + x %}" * 40: "64 MiB",
+        }
+        for template, message in templates.items():
+            write_model(self.model, template)
+            _, errors = self.chat("hello", "/quit")
+            self.assertIn("chat template: ", errors, template[:100])
+            self.assertIn(message, errors, template[:100])
+
     def test_misused_commands_say_how(self):
         answers, errors = self.chat("/rewind 3", "/switch 9", "/what", "/quit")
         self.assertIn("can go back", errors)
