@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cfenv>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -11,6 +12,10 @@
 
 #include "runtime/api/handle_table.h"
 #include "runtime/support/status.h"
+
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
 
 namespace cairn::api {
 
@@ -29,6 +34,30 @@ class HostCallbackScope {
   static bool is_active();
 };
 
+/// Default rounding, denormals and no traps while it lives: bits do not depend on how the host computes, nor which thread
+/// took which piece, and a NaN in a model does not stop the host. Its own settings come back.
+class DefaultFloatingPoint {
+ public:
+#if defined(__SSE2__)
+  DefaultFloatingPoint() : host_(_mm_getcsr()) { _mm_setcsr(kDefault); }
+  ~DefaultFloatingPoint() { _mm_setcsr(host_); }
+
+ private:
+  static constexpr unsigned kDefault = 0x1f80;  // all exceptions masked, to nearest, denormals as they are
+  unsigned host_;
+#else
+  DefaultFloatingPoint() {
+    std::fegetenv(&host_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatingPoint() { std::fesetenv(&host_); }
+
+ private:
+  std::fenv_t host_;
+#endif
+  DefaultFloatingPoint(const DefaultFloatingPoint&) = delete;
+};
+
 /// The status of the exception being handled.
 cairn_status report_exception() noexcept;
 
@@ -38,6 +67,7 @@ cairn_status guarded(Body&& body) noexcept {
   if (HostCallbackScope::is_active()) {
     return set_last_error(CAIRN_STATUS_WRONG_STATE, "called from inside a log or allocator callback of this thread");
   }
+  const DefaultFloatingPoint computing;
   try {
     clear_last_error();
     const Status status = std::forward<Body>(body)();

@@ -2,6 +2,8 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
+#include <fenv.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -285,6 +287,28 @@ TEST_CASE("rewinding by the API reaches what it tells, and refuses the rest unch
   REQUIRE_OK(agent.prefill(150));
   CHECK(save(plain) == save(agent.state));
   cairn_state_release(plain);
+}
+
+TEST_CASE("how the host computes changes no bit and stays as it was; its traps do not go off") {
+  const Agent plain, odd;
+  if (!plain.has_model) return;
+  std::vector<float> expected(264), actual(264);
+  size_t count = expected.size();
+  REQUIRE_OK(plain.prefill(200));
+  REQUIRE_OK(cairn_state_get_last_logits(plain.state, expected.data(), &count));
+
+  fesetround(FE_UPWARD);
+  feenableexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW);
+  const cairn_status status = odd.prefill(200);
+  const int rounding = fegetround(), traps = fegetexcept();
+  fedisableexcept(FE_ALL_EXCEPT);
+  fesetround(FE_TONEAREST);
+
+  CHECK(status == CAIRN_STATUS_OK);
+  CHECK(rounding == FE_UPWARD);
+  CHECK(traps == (FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW));
+  REQUIRE_OK(cairn_state_get_last_logits(odd.state, actual.data(), &count));
+  CHECK(actual == expected);
 }
 
 TEST_CASE("sizes too small are told, options out of range are refused by name") {
