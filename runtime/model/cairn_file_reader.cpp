@@ -14,7 +14,6 @@ namespace {
 
 namespace fbs = schema;
 
-constexpr std::size_t kMaxNameBytes = 256;
 
 /// One of the house's enums from a schema's; validate() refuses unknown values.
 template <class To, class From>

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backends/interface/tensor_view.h"
@@ -48,6 +49,9 @@ struct Section {
 /// product(shape) * bits / 8, rounded up; checks name, rank, dims and overflow. Dims of 0 only where allow_empty.
 Result<std::uint64_t> section_size_bytes(const std::string& name, DType dtype, const std::vector<std::int64_t>& shape,
                                          bool allow_empty);
+
+/// LIMIT_EXCEEDED: longer than max_bytes; FORMAT: not UTF-8, or with a NUL.
+Status check_text(std::string_view text, const char* field, std::size_t max_bytes);
 
 /// "[3, 4]", for messages.
 std::string shape_text(const std::vector<std::int64_t>& shape);

@@ -23,6 +23,9 @@ struct ModelLimits {
 /// Bytes of a tokenizer's own file (tokenizer.json, ranks).
 inline constexpr std::uint64_t kMaxTokenizerBytes = std::uint64_t{32} << 20;
 
+/// Bytes of an architecture and of a model's name: files and snapshots carry them.
+inline constexpr std::size_t kMaxNameBytes = 256;
+
 /// As validate(description), with limits of the caller's.
 Status validate(const ModelDescription& description, const ModelLimits& limits);
 

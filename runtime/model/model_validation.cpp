@@ -2,6 +2,7 @@
 #include <bit>
 #include <cmath>
 
+#include "runtime/model/container_format.h"
 #include "runtime/model/element_conversion.h"
 #include "runtime/model/model_limits.h"
 
@@ -319,6 +320,8 @@ Status validate(const ModelDescription& description) { return validate(descripti
 
 Status validate(const ModelDescription& description, const ModelLimits& limits) {
   CAIRN_TRY(check_counts(description, limits));
+  CAIRN_TRY(check_text(description.architecture, "architecture", kMaxNameBytes));
+  CAIRN_TRY(check_text(description.name, "name", kMaxNameBytes));
   Checks model("model");
   model.range("model_dim", description.model_dim, 1, kMaxWidth);
   model.range("vocab_size", description.vocab_size, 1, INT32_MAX);

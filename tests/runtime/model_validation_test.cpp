@@ -110,6 +110,18 @@ TEST_CASE("validate refuses numbers out of range (cases 34-43)") {
       CAIRN_STATUS_FORMAT);
 }
 
+TEST_CASE("validate refuses a name that a snapshot could not be read back with") {
+  ModelDescription model = *every_mechanism_model(1);
+  for (const std::string& name : {std::string("a\0b", 3), std::string("\xff"), std::string("\xed\xa0\x80")}) {
+    model.name = name;
+    CHECK(validate(model).code() == CAIRN_STATUS_FORMAT);
+  }
+  model.name = std::string(257, 'x');
+  CHECK(validate(model).message() == "name has 257 bytes (limit 256)");
+  model.name = "\u72b6\u614b \U0001faa8";
+  CHECK(validate(model).ok());
+}
+
 TEST_CASE("validate keeps the default limits") {
   check_cases(
       {
