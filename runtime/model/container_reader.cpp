@@ -14,7 +14,7 @@ namespace {
 using ull = unsigned long long;
 
 constexpr std::size_t kVerifierDepth = 16;
-constexpr std::size_t kVerifierTables = 500000;
+constexpr std::size_t kVerifierTables = 500000;  // or one for each 16 bytes: less than any table takes
 constexpr std::uint32_t kKnownCriticalFlags = 0;
 
 template <class T>
@@ -51,7 +51,8 @@ bool is_zero(const std::byte* bytes, std::size_t size_bytes) {
 }
 
 bool verify_structure(ContainerKind kind, const void* header, std::size_t size_bytes) {
-  flatbuffers::Verifier verifier(static_cast<const std::uint8_t*>(header), size_bytes, kVerifierDepth, kVerifierTables);
+  flatbuffers::Verifier verifier(static_cast<const std::uint8_t*>(header), size_bytes, kVerifierDepth,
+                                 std::max(kVerifierTables, size_bytes / 16));
   return kind == ContainerKind::kModel ? schema::VerifyModelHeaderBuffer(verifier)
                                        : schema::VerifySnapshotHeaderBuffer(verifier);
 }

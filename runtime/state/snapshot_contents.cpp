@@ -98,12 +98,13 @@ Status check_checkpoint(const SnapshotContents& contents, const SnapshotCheckpoi
                                   static_cast<unsigned long long>(checkpoint.row_counts[i]), static_cast<ll>(most));
     }
   }
-  for (const ReadSpan& span : contents.spans) {
-    if (checkpoint.position <= span.begin || checkpoint.position >= span.end()) continue;
-    if (span.sparse || (span.phase == Phase::kPrefill && (checkpoint.position - span.begin) % kChunk != 0)) {
-      return Status::format_error("checkpoint %zu at %lld lies inside a chunk of the span that begins at %lld", index,
-                                  static_cast<ll>(checkpoint.position), static_cast<ll>(span.begin));
-    }
+  // Spans follow each other: the first that ends behind the checkpoint is the only one that it can lie in.
+  const auto span = std::upper_bound(contents.spans.begin(), contents.spans.end(), checkpoint.position,
+                                     [](std::int64_t at, const ReadSpan& one) { return at < one.end(); });
+  if (span == contents.spans.end() || checkpoint.position <= span->begin) return {};
+  if (span->sparse || (span->phase == Phase::kPrefill && (checkpoint.position - span->begin) % kChunk != 0)) {
+    return Status::format_error("checkpoint %zu at %lld lies inside a chunk of the span that begins at %lld", index,
+                                static_cast<ll>(checkpoint.position), static_cast<ll>(span->begin));
   }
   return {};
 }
@@ -195,9 +196,7 @@ Status read_slots(const schema::SnapshotHeader& header, SnapshotContents& conten
 
 Status read_rewind(const schema::Rewind& rewind, SnapshotContents& contents) {
   const std::size_t slot_count = contents.slots.size(), checkpoint_count = rewind.checkpoints()->size();
-  if (checkpoint_count > kMaxSlotEntries / (slot_count + 1)) {
-    return Status::limit_exceeded("%zu checkpoints of %zu slots, more than %zu in all", checkpoint_count, slot_count, kMaxSlotEntries);
-  }
+  CAIRN_TRY(check_checkpoint_count(checkpoint_count, slot_count));
   contents.has_rewind = true;
   contents.window_tokens = rewind.window_tokens();
   contents.spacing_tokens = rewind.spacing_tokens();
@@ -232,6 +231,11 @@ flatbuffers::Offset<schema::Rewind> build_rewind(flatbuffers::FlatBufferBuilder&
 }
 
 }  // namespace
+
+Status check_checkpoint_count(std::size_t checkpoint_count, std::size_t slot_count) {
+  if (checkpoint_count <= kMaxSlotEntries / (slot_count + 1)) return {};
+  return Status::limit_exceeded("%zu checkpoints of %zu slots, more than %zu in all", checkpoint_count, slot_count, kMaxSlotEntries);
+}
 
 std::vector<SnapshotSection> expected_sections(const SnapshotContents& contents) {
   using What = SnapshotSection::What;

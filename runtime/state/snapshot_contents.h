@@ -59,6 +59,9 @@ struct SnapshotSection {
   std::int64_t value_limit = 0;  ///< kSlots, kTokens: values are in [0, limit)
 };
 
+/// LIMIT_EXCEEDED: more than a reader takes. A writer asks too.
+Status check_checkpoint_count(std::size_t checkpoint_count, std::size_t slot_count);
+
 /// Sorted by name. A checkpoint at position 0 has none: it is the empty state.
 std::vector<SnapshotSection> expected_sections(const SnapshotContents& contents);
 

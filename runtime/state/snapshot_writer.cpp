@@ -90,6 +90,7 @@ Status SnapshotWriter::collect_written(std::int32_t checkpoint, std::int32_t slo
 }
 
 Status SnapshotWriter::build() {
+  CAIRN_TRY(check_checkpoint_count(contents_.checkpoints.size(), contents_.slots.size()));
   sections_ = expected_sections(contents_);
   for (const SnapshotSection& section : sections_) CAIRN_TRY(plan_.add(section.name, section.dtype, section.shape));
   CAIRN_TRY(plan_.finish());

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <ctime>
 
 #include "runtime/model/cairn_file_writer.h"
 #include "tests/snapshot/forged_snapshot.h"
@@ -148,6 +149,41 @@ TEST_CASE("a state with rarer checkpoints keeps what its own spacing asks for, a
     bench.decode(*target, std::span(tokens).first(1));
     CHECK(bench.save(*target) == bench.save(*source));
   }
+}
+
+TEST_CASE("a window of very many short turns comes back, and many checkpoints in it are looked up quickly") {
+  const AgentBench bench("cpu", test::random_model({test::delta_layer(Mechanism::kDeltaNet)}, 1));
+  const auto window = with_window(1 << 20, 1 << 20);
+  const auto source = bench.state(window), target = bench.state(window);
+  bench.prefill(*source, random_tokens(64));
+  test::ForgedSnapshot forged = test::ForgedSnapshot::of(bench.save(*source, true));
+  constexpr std::int64_t kTurns = 600000;  // a token is read, a token is said
+  forged.contents.position = kTurns;
+  forged.contents.token_count = kTurns;
+  forged.contents.spans.clear();
+  for (std::int64_t i = 0; i < kTurns; ++i) {
+    forged.contents.spans.push_back({i, 1, i % 2 == 0 ? Phase::kPrefill : Phase::kDecode, false});
+  }
+  forged.sections["rewind.tokens"] = {DType::kI32, {kTurns}, Bytes(4 * kTurns)};
+
+  bench.restore(*target, forged.build());
+
+  CHECK(target->position() == kTurns);
+  CHECK(target->oldest_rewind_position() == 0);
+  CHECK(bench.save(*target, true) == forged.build());
+
+  forged.contents.slots.clear();
+  std::erase_if(forged.sections, [](const auto& section) { return section.first != "rewind.tokens"; });
+  forged.contents.has_last_logits = false;
+  forged.contents.checkpoints.resize(1);
+  forged.contents.checkpoints[0].row_counts.clear();
+  while (forged.contents.checkpoints.size() < 200000) {
+    forged.contents.checkpoints.push_back({static_cast<std::int64_t>(forged.contents.checkpoints.size()), false, {}});
+  }
+  const Bytes bytes = forged.build();
+  const std::clock_t begin = std::clock();
+  AgentBench::take(SnapshotReader::inspect(memory_source(bytes.data(), bytes.size()), {}));
+  CHECK(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC < 20);  // comparing all pairs takes minutes
 }
 
 TEST_CASE("a sparse prefill is recorded, and its snapshot goes on with the same bits") {
