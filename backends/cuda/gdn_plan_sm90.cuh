@@ -8,39 +8,80 @@
 namespace cairn::gpu::sm90 {
 
 inline constexpr int kChunk = 64, kDim = 128;
-inline constexpr int kMaxSequences = 128;  ///< of one launch; larger batches take several
+inline constexpr int kMaxSequences = 128;    ///< of one launch; larger batches take several
+inline constexpr int kMaxHeadsBlocks = 256;  ///< of gdn_heads
 
-/// A lower triangular 64 x 64 matrix of bf16 without its upper right quarter, as products take it.
+/// Where what belongs to a token of a chunk lies: of 16 tokens, the pairs 2 i and 2 i + 8 side by side, as a thread
+/// wants them.
+__device__ __forceinline__ int gate_place(int token) {
+  return (token & ~15) + token / 2 % 4 * 4 + token / 8 % 2 * 2 + token % 2;
+}
+
+/// A lower triangular 64 x 64 matrix of bf16: its ten blocks of 16 x 16 up to the diagonal, each 16 rows of 32 bytes in
+/// the 32-byte swizzle.
 struct LowerTile {
-  unsigned char lower[32 * 128];  ///< rows 32 to 63: 64 columns, in the 128-byte swizzle
-  unsigned char upper[32 * 64];   ///< rows 0 to 31: 32 columns, in the 64-byte swizzle
+  unsigned char blocks[10][512];
 };
-/// The address of the 16-byte piece `piece` of row `row`.
-__device__ __forceinline__ std::uint32_t piece_address(const LowerTile& tile, int row, int piece) {
-  return row < 32 ? shared_address(tile.upper) + row * 64 + ((piece ^ (row / 2 & 3)) << 4)
-                  : shared_address(tile.lower) + swizzled(row - 32, piece);
+/// Blocks one below the other lie one behind the other, except that (3, 3) comes first.
+__device__ __forceinline__ constexpr int lower_block(int row, int column) {
+  return row < 2 ? 7 + row + column : column == 3 ? 0 : 2 * column + row - 1;
 }
 /// Where this lane's row of 16 x 16 entries lies, for load_matrices and store_matrices.
 __device__ __forceinline__ std::uint32_t block_address(const LowerTile& tile, int row_block, int column_block,
                                                        int lane) {
-  return piece_address(tile, 16 * row_block + (lane & 15), 2 * column_block + lane / 16);
+  return shared_address(tile.blocks[lower_block(row_block, column_block)]) + (lane & 15) * 32 +
+         ((lane / 16 ^ lane / 4 & 1) << 4);
 }
-/// Operand of rows of 64 bytes.
-__device__ __forceinline__ std::uint64_t operand_64(std::uint32_t address) {
-  return (std::uint64_t{2} << 62) | (std::uint64_t{32} << 32) | (std::uint64_t{1} << 16) | ((address & 0x3FFFF) >> 4);
+
+/// The same as products take it: with a block of zeros above (3, 3) and above (1, 1).
+struct LowerOperand {
+  unsigned char zeros0[512], most[9][512], zeros1[512], last[512];
+};
+/// What a load brings.
+inline constexpr int kLowerOperandZeros = 1024;
+static_assert(sizeof(LowerOperand) == sizeof(LowerTile) + kLowerOperandZeros, "a copy of the tile");
+/// Rows 32 to 63 or 0 to 31 of columns 16 i to 16 i + 15.
+__device__ __forceinline__ std::uint64_t operand_32(std::uint32_t address) {
+  return (std::uint64_t{3} << 62) | (std::uint64_t{16} << 32) | (std::uint64_t{1} << 16) | ((address & 0x3FFFF) >> 4);
 }
+__device__ __forceinline__ std::uint64_t lower_columns(std::uint64_t operand, int i) {
+  return further(operand, (i + 1) % 4 * 1024);
+}
+__device__ __forceinline__ std::uint64_t upper_columns(std::uint64_t operand, int i) {
+  return further(operand, 4096 + i * 1024);
+}
+/// 16 bytes each of 64 threads.
+__device__ __forceinline__ void clear_zeros(LowerOperand& to, int thread) {
+  if (thread < 64) {
+    *reinterpret_cast<uint4*>((thread < 32 ? to.zeros0 : to.zeros1) + thread % 32 * 16) = make_uint4(0, 0, 0, 0);
+  }
+}
+__device__ __forceinline__ void load_lower(LowerOperand& to, const LowerTile* from, std::uint32_t barrier) {
+  load_bytes(shared_address(to.most), from->blocks, sizeof(to.most), barrier);
+  load_bytes(shared_address(to.last), from->blocks[9], sizeof(to.last), barrier);
+}
+
+/// What the gates of a chunk come to, at gate_place.
+struct ChunkFactors {
+  float g[kChunk];     ///< inclusive cumulative log2-decays
+  float in[kChunk];    ///< 2^g
+  float out[kChunk];   ///< 2^(g_last - g)
+  float read[kChunk];  ///< scale 2^g
+};
 
 /// Intermediate tensors, chunk-major.  [chunk, HV] each.
 struct GdnWorkspace {
   LowerTile* inverses;  ///< T' = M^-1 diag(beta)
-  LowerTile* scores;    ///< A' = scale (Q K^T) 2^(g_i - g_j), j <= i
-  float* factors;       ///< [3, 64]: inclusive cumulative log2-decay g, 2^g, 2^(g_last - g)
-  int* ready;           ///< [chunk, HK]: 1 once the inverses and factors of the key head's value heads are written
+  LowerTile* scores;    ///< A' = scale (Q K^T) 2^(g_i - g_j), j <= i; not for gdn_heads
+  float* factors;       ///< ChunkFactors for gdn_scan, [64] of them, g, for gdn_heads
+  int* ready;           ///< [chunk, HK]: 1 once the inverses and factors of the key head's value heads are written; or
+                        ///< [blocks, 2] of gdn_heads: 1 once the first segment of a block has left its state
 };
 
 struct GdnPrefillArgs {
   CUtensorMap q, k, v;
-  CUtensorMap out_map;  ///< 16 rows at a time
+  CUtensorMap out_map;    ///< 16 rows at a time
+  CUtensorMap out_tiles;  ///< 64 rows
   GdnWorkspace work;
   const float* log_decay;
   const float* beta;
@@ -48,9 +89,10 @@ struct GdnPrefillArgs {
   float* const* checkpoints;
   unsigned short* out;  ///< bf16
   std::int64_t out_stride;
-  float scale;
+  float scale, log2_scale;
   int key_heads, value_heads, checkpoint_chunks;
   int sequence_count, overlapped;
+  int heads_blocks, heads_window;  ///< of gdn_heads: how many blocks, and how many chunks each goes through
   int token_begin[kMaxSequences + 1];
   int chunk_begin[kMaxSequences + 1];
 };

@@ -4,7 +4,7 @@
 //             [64 columns x 128 rows] in registers in f32, so that every product has its left side in registers.
 //             Warpgroup 1: the outputs. Warp 8: waits for gdn_intra's flags (32 chunks at a look) and queues the loads
 //   Hand-over rounded S^T [64 columns x 128] and U'^T [64 x 64] through shared tiles, once a chunk each
-//   Traffic   52 KB per chunk and block, mostly from L2
+//   Traffic   51 KB per chunk and block, mostly from L2
 //   Numerics  S f32; S, R = V - 2^g K S and U' are rounded to bf16 as operands; all sums f32 in a fixed order
 //   Versions  (H200, batch 1, us a chunk)
 //     one warpgroup for chain and outputs, loads and flags by its thread 0    predicted 0.75, measured 2.87 (2.1 fenced less)
@@ -35,13 +35,9 @@ namespace cairn::gpu::sm90 {
 
 struct ScanStage {
   unsigned char k[2 * kTileBytes], q[2 * kTileBytes], v[kTileBytes];
-  LowerTile inverse, scores;
+  LowerOperand inverse;
+  LowerTile scores;
 };
-/// As GdnWorkspace has them.
-struct ChunkFactors {
-  float g[kChunk], in[kChunk], out[kChunk];
-};
-
 /// What a block works on: read once, since arguments at a computed index are slow to read.
 struct ScanPlace {
   int sequence, head, key_head, half;
@@ -59,30 +55,14 @@ __device__ __forceinline__ std::int64_t work_index(const GdnPrefillArgs& a, cons
   return static_cast<std::int64_t>(chunk) * a.value_heads + place.head;
 }
 
-/// Queues the loads of a chunk's tiles and factors; one thread.
-__device__ __forceinline__ void load_stage(const GdnPrefillArgs& a, const ScanPlace& place, int chunk, ScanStage& to,
-                                           ChunkFactors& factors, std::uint32_t full) {
-  const int row = place.rows(chunk).first;
-  barrier_expect(full, sizeof(ScanStage) + sizeof(ChunkFactors));
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    load_tile(shared_address(to.k) + i * kTileBytes, &a.k, place.key_head * kDim + 64 * i, row, full);
-    load_tile(shared_address(to.q) + i * kTileBytes, &a.q, place.key_head * kDim + 64 * i, row, full);
-  }
-  load_tile(shared_address(to.v), &a.v, place.head * kDim + 64 * place.half, row, full);
-  const std::int64_t at = work_index(a, place, chunk);
-  load_bytes(shared_address(&to.inverse), a.work.inverses + at, sizeof(LowerTile), full);
-  load_bytes(shared_address(&to.scores), a.work.scores + at, sizeof(LowerTile), full);
-  load_bytes(shared_address(&factors), a.work.factors + at * 3 * kChunk, sizeof(ChunkFactors), full);
-}
-
-/// Rows past the end of a sequence belong to its neighbour: its keys must not meet even a zero of ours. k: two
-/// tiles; v: one. The threads of a warpgroup.
-__device__ __forceinline__ void clear_rows(unsigned char* k, unsigned char* v, int count, int thread) {
+/// Rows past the end of a sequence belong to its neighbour: its keys must not meet even a zero of ours. Tiles of 64
+/// columns of keys, and of values. The threads of a warpgroup.
+__device__ __forceinline__ void clear_rows(unsigned char* k0, unsigned char* k1, unsigned char* v, int count,
+                                           int thread) {
   for (int i = thread; i < (kChunk - count) * 8; i += 128) {
     const int at = (count + i / 8) * 128 + i % 8 * 16;
-    *reinterpret_cast<uint4*>(k + at) = make_uint4(0, 0, 0, 0);
-    *reinterpret_cast<uint4*>(k + kTileBytes + at) = make_uint4(0, 0, 0, 0);
+    *reinterpret_cast<uint4*>(k0 + at) = make_uint4(0, 0, 0, 0);
+    *reinterpret_cast<uint4*>(k1 + at) = make_uint4(0, 0, 0, 0);
     *reinterpret_cast<uint4*>(v + at) = make_uint4(0, 0, 0, 0);
   }
   fence_engines();
@@ -123,10 +103,14 @@ __device__ __forceinline__ void round_deltas(const float (&u)[2][16], const floa
   }
 }
 
-/// Factors of this thread's 16 tokens: 8 j + 2 (lane % 4), and the next.
-__device__ __forceinline__ void load_factors(const float* factors, int lane, float2 (&of)[8]) {
+/// Factors of 8 kCount tokens, from a multiple of 16 on: of this thread's 8 j + 2 (lane % 4), and the next.
+template <int kCount>
+__device__ __forceinline__ void load_factors(const float* factors, int lane, float2 (&of)[kCount]) {
 #pragma unroll
-  for (int j = 0; j < 8; ++j) of[j] = *reinterpret_cast<const float2*>(factors + 8 * j + 2 * (lane % 4));
+  for (int j = 0; j < kCount; j += 2) {
+    const float4 both = *reinterpret_cast<const float4*>(factors + 8 * j + 4 * (lane % 4));
+    of[j] = make_float2(both.x, both.y), of[j + 1] = make_float2(both.z, both.w);
+  }
 }
 
 __device__ __forceinline__ ScanPlace scan_place(const GdnPrefillArgs& a, int block) {
@@ -183,6 +167,25 @@ static_assert(sizeof(ScanShared) <= 232448, "one block for each multiprocessor")
 /// Named barriers between the chain and the outputs.
 enum ScanSignal : int { kChainOnly = 1, kStateReady, kStateFree, kDeltasReady, kDeltasFree };
 
+/// Queues the loads of a chunk's tiles and factors; one thread.
+__device__ __forceinline__ void load_stage(const GdnPrefillArgs& a, const ScanPlace& place, int chunk,
+                                           ScanShared& shared, int stage) {
+  ScanStage& to = shared.stages[stage];
+  const std::uint32_t full = shared_address(&shared.full[stage]);
+  const int row = place.rows(chunk).first;
+  const std::int64_t at = work_index(a, place, chunk);
+  barrier_expect(full, sizeof(ScanStage) - kLowerOperandZeros + sizeof(ChunkFactors));
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    load_tile(shared_address(to.k) + i * kTileBytes, &a.k, place.key_head * kDim + 64 * i, row, full);
+    load_tile(shared_address(to.q) + i * kTileBytes, &a.q, place.key_head * kDim + 64 * i, row, full);
+  }
+  load_tile(shared_address(to.v), &a.v, place.head * kDim + 64 * place.half, row, full);
+  load_lower(to.inverse, a.work.inverses + at, full);
+  load_bytes(shared_address(&to.scores), a.work.scores + at, sizeof(LowerTile), full);
+  load_bytes(shared_address(&shared.factors[stage]), a.work.factors + at * 4 * kChunk, sizeof(ChunkFactors), full);
+}
+
 /// Warp 8: loads every chunk once its stage is free and gdn_intra has published it.
 __device__ __forceinline__ void load_all_stages(const GdnPrefillArgs& a, const ScanPlace& place, ScanShared& shared,
                                                 int lane) {
@@ -197,7 +200,7 @@ __device__ __forceinline__ void load_all_stages(const GdnPrefillArgs& a, const S
     if (lane == 0) {
       if (a.overlapped) fence_engines_global();
       barrier_wait(shared_address(&shared.empty[stage]), parity);
-      load_stage(a, place, chunk, shared.stages[stage], shared.factors[stage], shared_address(&shared.full[stage]));
+      load_stage(a, place, chunk, shared, stage);
     }
     __syncwarp();
     if (++stage == kScanStages) stage = 0, parity ^= 1;
@@ -218,7 +221,8 @@ __device__ __forceinline__ void run_chain(const GdnPrefillArgs& a, const ScanPla
     barrier_wait(shared_address(&shared.full[stage]), parity);
     const int count = place.rows(chunk).count;
     if (count == kChunk) return;
-    clear_rows(shared.stages[stage].k, shared.stages[stage].v, count, thread);
+    ScanStage& to = shared.stages[stage];
+    clear_rows(to.k, to.k + kTileBytes, to.v, count, thread);
     warpgroup_barrier(kChainOnly);
   };
   int stage = 0, parity = 0, used = 0;
@@ -226,8 +230,7 @@ __device__ __forceinline__ void run_chain(const GdnPrefillArgs& a, const ScanPla
   for (int chunk = place.begin; chunk < place.end; ++chunk) {
     ScanStage& now = shared.stages[stage];
     const std::uint32_t k = shared_address(now.k), v = shared_address(now.v);
-    const std::uint64_t lower = operand(shared_address(now.inverse.lower));
-    const std::uint64_t upper = operand_64(shared_address(now.inverse.upper));
+    const std::uint64_t inverse = operand_32(shared_address(&now.inverse));
     const ChunkFactors& factors = shared.factors[stage];
     float x[32], u[2][16];
     float2 in[8], out_decay[8];
@@ -251,9 +254,9 @@ __device__ __forceinline__ void run_chain(const GdnPrefillArgs& a, const ScanPla
     subtract_recalled(value, in, x, r);
     products_begin();
 #pragma unroll
-    for (int i = 0; i < 2; ++i) multiply_64x32(u[0], r[i], further(upper, 32 * i), i > 0);
+    for (int i = 0; i < 2; ++i) multiply_64x32(u[0], r[i], upper_columns(inverse, i), i > 0);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) multiply_64x32(u[1], r[i], further(lower, 32 * i), i > 0);
+    for (int i = 0; i < 4; ++i) multiply_64x32(u[1], r[i], lower_columns(inverse, i), i > 0);
     products_commit();
     if (chunk > place.begin) pair_wait(kStateFree);
 #pragma unroll
@@ -330,7 +333,7 @@ __device__ __forceinline__ void multiply_queries(float (&o)[32], std::uint64_t q
 __device__ __forceinline__ void load_scores(std::uint32_t (&scores)[4][4], const LowerTile& tile, int warp, int lane) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    if (i < 2 || warp >= 2)
+    if (i <= warp)
       load_matrices(scores[i], block_address(tile, warp, i, lane));
     else
       scores[i][0] = scores[i][1] = scores[i][2] = scores[i][3] = 0;
@@ -350,8 +353,8 @@ __device__ __forceinline__ void run_outputs(const GdnPrefillArgs& a, const ScanP
     std::uint32_t scores[4][4];
     const ScanStage& now = shared.stages[stage];
     barrier_wait(shared_address(&shared.full[stage]), parity);
-    const float factor0 = a.scale * factors.in[16 * warp + lane / 4],
-                factor1 = a.scale * factors.in[16 * warp + lane / 4 + 8];
+    const float factor0 = factors.read[gate_place(16 * warp + lane / 4)],
+                factor1 = factors.read[gate_place(16 * warp + lane / 4 + 8)];
     load_scores(scores, now.scores, warp, lane);
     pair_wait(kStateReady);
     fence_engines();
@@ -392,6 +395,8 @@ __global__ void __launch_bounds__(kScanThreads, 1) gdn_scan_kernel(const __grid_
     }
     fence_barrier_init();
   }
+  for (int i = 0; i < kScanStages; ++i) clear_zeros(shared.stages[i].inverse, thread);
+  fence_engines();
   __syncthreads();
   if (place.begin == place.end) {
     // Nothing to do, but the end of this kernel must not come before gdn_intra's.

@@ -2,9 +2,12 @@
 // When a batch has few scans (batch 1: 64 blocks of 132 multiprocessors) the two overlap: gdn_intra gets the other
 // multiprocessors, starts first, and publishes a flag for each chunk and key head; gdn_scan starts when all blocks of
 // gdn_intra run (programmatic launch), so waiting for a flag cannot stall. Otherwise they run one after the other, and
-// gdn_heads takes the place of gdn_scan where it needs less time.
+// gdn_heads, which forms its own scores, takes the place of gdn_scan where it needs less time.
 // Decode of one token a sequence: gdn_decode.
-// Takes bf16, K = V = 128, HV / HK <= 4, 16-byte aligned rows, no residual; the rest goes to the shared operator.
+// Takes bf16, K = V = 128, HV / HK <= 4, 16-byte aligned rows, no residual, a scale above 0; the rest goes to the shared
+// operator.
+#include <cmath>
+
 #include "backends/cuda/cuda_overrides.h"
 #include "backends/cuda/gdn_decode_sm90.cuh"
 #include "backends/cuda/gdn_heads_sm90.cuh"
@@ -32,7 +35,8 @@ bool takes_shape(const DeltaRuleArgs& a) {
   return a.dtype == DType::kBF16 && a.key_dim == kDim && a.value_dim == kDim && a.key_heads > 0 &&
          a.value_heads % a.key_heads == 0 && a.value_heads / a.key_heads <= 4;
 }
-bool is_prefill(const DeltaRuleArgs& a) { return a.phase == Phase::kPrefill && takes_shape(a); }
+/// The scale is in the exponents of scores.
+bool is_prefill(const DeltaRuleArgs& a) { return a.phase == Phase::kPrefill && takes_shape(a) && a.scale > 0; }
 bool takes_pointers(const DeltaRuleArgs& a) {
   return !a.residual.data && is_aligned(a.q) && is_aligned(a.k) && is_aligned(a.v) && is_aligned(a.out);
 }
@@ -42,8 +46,9 @@ GdnWorkspace carve(const DeltaRuleArgs& a, ScratchLayout& layout) {
   GdnWorkspace work;
   work.inverses = layout.take<LowerTile>(chunks * a.value_heads);
   work.scores = layout.take<LowerTile>(chunks * a.value_heads);
-  work.factors = layout.take<float>(chunks * a.value_heads * 3 * kChunk);
-  work.ready = layout.take<int>(chunks * a.key_heads);
+  work.factors = layout.take<float>(chunks * a.value_heads * sizeof(ChunkFactors) / sizeof(float));
+  const std::size_t flags = chunks * a.key_heads;
+  work.ready = layout.take<int>(flags > 2 * kMaxHeadsBlocks ? flags : 2 * kMaxHeadsBlocks);
   return work;
 }
 
@@ -69,10 +74,37 @@ Error launch_scan(const Launcher& launcher, const GdnPrefillArgs& args, int bloc
   return cudaLaunchKernelEx(&config, gdn_scan_kernel, args);
 }
 
-/// Both give the same bits. Microseconds a chunk as measured, for as many rounds of blocks as `states` take.
-bool are_whole_heads_faster(int states, int processors) {
-  const auto rounds = [&](int blocks) { return (blocks + processors - 1) / processors; };
-  return 2.22 * rounds(states) < 1.22 * rounds(2 * states);
+/// Plans the windows of gdn_heads; chunks > 0.
+void plan_windows(GdnPrefillArgs& args, int processors) {
+  const int chunks = args.chunk_begin[args.sequence_count], side = args.value_heads / args.key_heads;
+  const int most = (processors < kMaxHeadsBlocks ? processors : kMaxHeadsBlocks) / side,
+            total = chunks * args.key_heads;
+  int window = (total + most - 1) / most;
+  for (int b = 0; b < args.sequence_count; ++b) {
+    const int length = args.chunk_begin[b + 1] - args.chunk_begin[b];
+    if (window < length) window = length;
+  }
+  args.heads_window = window;
+  args.heads_blocks = (total + window - 1) / window * side;
+}
+
+/// gdn_heads or gdn_scan: both give the same bits. Microseconds a chunk as measured; gdn_scan has its chunks in rounds
+/// of blocks, and scores that gdn_intra writes.
+bool are_whole_heads_faster(const GdnPrefillArgs& args, int processors) {
+  int sequences = 0;
+  for (int b = 0; b < args.sequence_count; ++b) sequences += args.chunk_begin[b + 1] > args.chunk_begin[b];
+  const int chunks = args.chunk_begin[args.sequence_count], scans = 2 * sequences * args.value_heads;
+  const double rounds = (scans + processors - 1) / processors, mean = static_cast<double>(chunks) / sequences;
+  return 2.2 * args.heads_window < 1.22 * rounds * mean + 0.0035 * args.value_heads * chunks;
+}
+
+/// What does not need the state, for `blocks` multiprocessors.
+template <bool kScores>
+void launch_intra(const Launcher& launcher, const GdnPrefillArgs& args, int blocks) {
+  const int groups = args.overlapped ? kIntraGroupsBesideScan : kIntraGroups<kScores>;
+  const int items = (args.chunk_begin[args.sequence_count] * args.key_heads + groups - 1) / groups;
+  launcher(gdn_intra_kernel<kScores>, dim3(blocks < items ? blocks : items), dim3(128 * groups),
+           kIntraSharedBytes<kScores>, args);
 }
 
 /// Sequences [first, first + count) of the batch.
@@ -92,17 +124,17 @@ void run_sequences(const Launcher& launcher, const DeltaRuleArgs& a, GdnPrefillA
   const int processors = launcher.device().properties.multiprocessors;
   const int scans = count * a.value_heads * 2;
   args.overlapped = scans <= processors - 32;
-  const int items = (chunks * a.key_heads + kIntraGroups - 1) / kIntraGroups;
-  const int intra_blocks = args.overlapped ? processors - scans : processors;
-  if (args.overlapped) launcher.zero(args.work.ready, sizeof(int) * static_cast<std::size_t>(chunks) * a.key_heads);
-  launcher(gdn_intra_kernel, dim3(intra_blocks < items ? intra_blocks : items), dim3(128 * kIntraGroups),
-           kIntraSharedBytes, args);
-  if (launcher.queue().error != kSuccess) return;
-  if (!args.overlapped && are_whole_heads_faster(count * a.value_heads, processors)) {
-    launcher.early(gdn_heads_kernel, dim3(count * a.value_heads), dim3(kHeadsThreads), sizeof(HeadsShared), args);
-  } else {
-    note_error(launcher.queue(), launch_scan(launcher, args, scans), "gdn");
+  plan_windows(args, processors);
+  if (!args.overlapped && are_whole_heads_faster(args, processors)) {
+    launch_intra<false>(launcher, args, processors);
+    if (launcher.queue().error != kSuccess) return;
+    launcher.early(gdn_heads_kernel, dim3(args.heads_blocks), dim3(kHeadsThreads), sizeof(HeadsShared), args);
+    return;
   }
+  if (args.overlapped) launcher.zero(args.work.ready, sizeof(int) * static_cast<std::size_t>(chunks) * a.key_heads);
+  launch_intra<true>(launcher, args, args.overlapped ? processors - scans : processors);
+  if (launcher.queue().error != kSuccess) return;
+  note_error(launcher.queue(), launch_scan(launcher, args, scans), "gdn");
 }
 
 void run_prefill(BackendQueue* queue, const DeltaRuleArgs& a, void* scratch) {
@@ -112,7 +144,8 @@ void run_prefill(BackendQueue* queue, const DeltaRuleArgs& a, void* scratch) {
   if (!encode_rows(&args.q, a.q, a.batch.token_count, a.key_heads * kDim) ||
       !encode_rows(&args.k, a.k, a.batch.token_count, a.key_heads * kDim) ||
       !encode_rows(&args.v, a.v, a.batch.token_count, a.value_heads * kDim) ||
-      !encode_rows(&args.out_map, {a.out.data, a.out.stride}, a.batch.token_count, a.value_heads * kDim, 16)) {
+      !encode_rows(&args.out_map, {a.out.data, a.out.stride}, a.batch.token_count, a.value_heads * kDim, 16) ||
+      !encode_rows(&args.out_tiles, {a.out.data, a.out.stride}, a.batch.token_count, a.value_heads * kDim)) {
     note_error(launcher.queue(), cudaErrorInvalidValue, "gdn: describing the rows");
     return;
   }
@@ -122,7 +155,7 @@ void run_prefill(BackendQueue* queue, const DeltaRuleArgs& a, void* scratch) {
   args.beta = a.beta;
   args.out = static_cast<unsigned short*>(a.out.data);
   args.out_stride = a.out.stride;
-  args.scale = a.scale;
+  args.scale = a.scale, args.log2_scale = std::log2(a.scale);
   args.key_heads = a.key_heads;
   args.value_heads = a.value_heads;
   args.checkpoint_chunks = a.checkpoint_chunks;

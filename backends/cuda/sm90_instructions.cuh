@@ -239,9 +239,10 @@ __device__ __forceinline__ void set_registers_down() { asm volatile("setmaxnreg.
 __device__ __forceinline__ std::uint64_t operand(std::uint32_t address) {
   return (std::uint64_t{1} << 62) | (std::uint64_t{64} << 32) | (std::uint64_t{1} << 16) | ((address & 0x3FFFF) >> 4);
 }
-/// The same tiles, contiguous along the other index: 64-wide tiles lie 8 KB apart, 8 rows of the summed index 1024 bytes.
+/// The same tiles, contiguous along the other index: 64-wide tiles lie kApart bytes apart, 8 rows of the summed index 1024.
+template <int kApart = kTileBytes>
 __device__ __forceinline__ std::uint64_t operand_transposed(std::uint32_t address) {
-  return (std::uint64_t{1} << 62) | (std::uint64_t{64} << 32) | (std::uint64_t{kTileBytes >> 4} << 16) |
+  return (std::uint64_t{1} << 62) | (std::uint64_t{64} << 32) | (std::uint64_t{kApart >> 4} << 16) |
          ((address & 0x3FFFF) >> 4);
 }
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -314,6 +315,15 @@ __device__ __forceinline__ void multiply_64x128_transposed(float (&d)[64], const
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
+/// d[64 x 128] (+)= a[64 x 16] b[128 x 16]^T, a from registers.
+__device__ __forceinline__ void multiply_64x128(float (&d)[64], const std::uint32_t (&a)[4], std::uint64_t b, int add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %69, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " CAIRN_NAMES64
+      ", {%64, %65, %66, %67}, %68, add, 1, 1, 0;\n}"
+      : CAIRN_D64(d)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
 /// d[64 x 128] (+)= a[64 x 16] b[128 x 16]^T, both from shared memory.
 __device__ __forceinline__ void multiply_64x128(float (&d)[64], std::uint64_t a, std::uint64_t b, int add) {
   asm volatile(
