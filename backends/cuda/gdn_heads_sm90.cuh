@@ -16,13 +16,15 @@
 //             that dealing work out evenly (windows) saves time only where multiprocessors were idle before
 //   Steps     (us, 8 x 8,192, one run each, beside the form before at 530 to 600) outputs by the chains and scores by a
 //             third warpgroup, which also loads: 764; loads two chunks ahead: 628 to 601; X as one product of 64
-//             tokens: 602 to 597; a warp of its own for loads and stores, scores of 64 columns (two of 32: 11 % slower): 587 to
-//             597; the state rounded in two halves: 591 to 603; K and Q as one operand of 128 rows: 585 to 593
+//             tokens: 602 to 597; a warp of its own for loads and stores, scores of 64 columns (two of 32: 11 %
+//             slower): 587 to 597; the state rounded in two halves: 591 to 603; K and Q as one operand of 128 rows: 585
+//             to 593
 //   Tried     S kept as 2^-e S, so that neither it nor the scores need gates (250 of 1,500 instructions fewer): right,
-//             616 where 573, and gdn_scan 548 where 517; why is not shown. Q S asked for before U': 622 where 611. Scores
-//             formed by the warpgroup of the outputs: 670 to 690. Windows of single heads, so that heads of a key drift
-//             apart: 752 together where 712. Beside gdn_intra by flags: 1,058 to 1,530 where one after the other took
-//             1,050. A bulk prefetch of token rows to L2: 20 % slower. The halves as a cluster: 1,280 where 675
+//             616 where 573, and gdn_scan 548 where 517; why is not shown. Q S asked for before U': 622 where 611.
+//             Scores formed by the warpgroup of the outputs: 670 to 690. Windows of single heads, so that heads of a
+//             key drift apart: 752 together where 712. Heads of a key as a cluster, K and Q loaded to both: 675 where
+//             559. Beside gdn_intra by flags: 1,058 to 1,530 where one after the other took 1,050. A bulk prefetch of
+//             token rows to L2: 20 % slower. The halves as a cluster: 1,280 where 675
 #pragma once
 
 #include "backends/cuda/gdn_heads_roles_sm90.cuh"

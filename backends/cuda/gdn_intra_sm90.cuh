@@ -26,7 +26,6 @@ namespace cairn::gpu::sm90 {
 /// Warpgroups of a block, at most: a launch may take fewer.
 template <bool kScores>
 inline constexpr int kIntraGroups = 4;
-inline constexpr int kIntraGroupsBesideScan = 1;  ///< leave the scan more of the memory, and still run ahead of it
 
 /// Shared memory of one warpgroup. The queries come to where the matrices will be, a tile to each; the scores to where
 /// the keys were.

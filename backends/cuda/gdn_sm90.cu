@@ -79,11 +79,16 @@ void plan_windows(GdnPrefillArgs& args, int processors) {
   const int chunks = args.chunk_begin[args.sequence_count], side = args.value_heads / args.key_heads;
   const int most = (processors < kMaxHeadsBlocks ? processors : kMaxHeadsBlocks) / side,
             total = chunks * args.key_heads;
-  int window = (total + most - 1) / most;
+  int longest = 0;
   for (int b = 0; b < args.sequence_count; ++b) {
     const int length = args.chunk_begin[b + 1] - args.chunk_begin[b];
-    if (window < length) window = length;
+    if (longest < length) longest = length;
   }
+  int window = (total + most - 1) / most;
+  if (window < longest) window = longest;
+  // Whole heads where that costs little: no state is handed over.
+  const std::int64_t whole = (static_cast<std::int64_t>(window) + longest - 1) / longest * longest;
+  if (whole * 20 <= static_cast<std::int64_t>(window) * 21) window = static_cast<int>(whole);
   args.heads_window = window;
   args.heads_blocks = (total + window - 1) / window * side;
 }
@@ -98,10 +103,18 @@ bool are_whole_heads_faster(const GdnPrefillArgs& args, int processors) {
   return 2.2 * args.heads_window < 1.22 * rounds * mean + 0.0035 * args.value_heads * chunks;
 }
 
+/// Warpgroups of a block of gdn_intra beside the scan: few leave it more of the memory, but all together must be ahead
+/// of it. A turn takes a lone warpgroup 2 us, a chunk takes the scan 1.
+int groups_beside_scan(const GdnPrefillArgs& args, int blocks) {
+  const int turns = args.key_heads * ((args.value_heads / args.key_heads + 1) / 2);  // of a chunk
+  const int groups = 1 + 2 * turns / blocks;
+  return groups < kIntraGroups<true> ? groups : kIntraGroups<true>;
+}
+
 /// What does not need the state, for `blocks` multiprocessors.
 template <bool kScores>
 void launch_intra(const Launcher& launcher, const GdnPrefillArgs& args, int blocks) {
-  const int groups = args.overlapped ? kIntraGroupsBesideScan : kIntraGroups<kScores>;
+  const int groups = args.overlapped ? groups_beside_scan(args, blocks) : kIntraGroups<kScores>;
   const int items = (args.chunk_begin[args.sequence_count] * args.key_heads + groups - 1) / groups;
   launcher(gdn_intra_kernel<kScores>, dim3(blocks < items ? blocks : items), dim3(128 * groups),
            kIntraSharedBytes<kScores>, args);
