@@ -23,6 +23,7 @@ Result<nlohmann::json> read_optional_json(const std::string& folder, const char*
 }
 
 void add_stop_token(TokenizerConfig& tokenizer, std::int32_t id) {
+  if (tokenizer.stop_tokens.size() > kMaxStopTokens) return;  // validate() refuses them
   if (id >= 0 &&
       std::find(tokenizer.stop_tokens.begin(), tokenizer.stop_tokens.end(), id) == tokenizer.stop_tokens.end()) {
     tokenizer.stop_tokens.push_back(id);

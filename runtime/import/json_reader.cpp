@@ -10,6 +10,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kMaxDepth = 32;
+constexpr std::size_t kMaxValues = std::size_t{1} << 22, kMaxStructures = std::size_t{1} << 20;  // each costs memory
 constexpr std::size_t kMaxTokenBytes = std::size_t{1} << 20;
 
 const Json& empty_object() {
@@ -17,33 +18,58 @@ const Json& empty_object() {
   return instance;
 }
 
-/// Watches the parser: depth and duplicate keys.
-struct Watch {
-  std::vector<std::set<std::string>> keys;
-  std::string problem;
-
-  bool operator()(int depth, Json::parse_event_t event, Json& parsed) {
-    if (!problem.empty()) return false;  // nothing more is kept
-    if (depth > kMaxDepth) problem = "more than 32 levels";
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.empty() &&
-        !keys.back().insert(parsed.get_ref<std::string&>()).second) {
-      problem = "key '" + parsed.get_ref<std::string&>().substr(0, 100) + "' is there twice";
-    }
-    return problem.empty();
+/// Depth and duplicate keys, before anything is kept. The library's parser with a callback could look for them while it
+/// builds, but it searches what an object lies in whenever one ends: n * n steps for n of them.
+class Watch final : public nlohmann::json_sax<Json> {
+ public:
+  const std::string& problem() const { return problem_; }
+  bool null() override { return count(); }
+  bool boolean(bool) override { return count(); }
+  bool number_integer(std::int64_t) override { return count(); }
+  bool number_unsigned(std::uint64_t) override { return count(); }
+  bool number_float(double, const std::string&) override { return count(); }
+  bool string(std::string&) override { return count(); }
+  bool binary(Json::binary_t&) override { return count(); }
+  bool start_array(std::size_t) override { return enter(); }
+  bool start_object(std::size_t) override {
+    keys_.emplace_back();
+    return enter();
   }
+  bool end_array() override { return --depth_, true; }
+  bool end_object() override {
+    keys_.pop_back();
+    return --depth_, true;
+  }
+  bool key(std::string& key) override {
+    if (keys_.back().insert(key).second) return true;
+    return refuse("key '" + key.substr(0, 100) + "' is there twice");
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+ private:
+  bool refuse(std::string problem) {
+    problem_ = std::move(problem);
+    return false;
+  }
+  bool count() { return ++values_ <= kMaxValues || refuse("more than 4,194,304 values"); }
+  bool enter() {
+    if (++depth_ > kMaxDepth) return refuse("more than 32 levels");
+    if (++structures_ > kMaxStructures) return refuse("more than 1,048,576 objects and arrays");
+    return count();
+  }
+  std::vector<std::set<std::string>> keys_;
+  std::string problem_;
+  int depth_ = 0;
+  std::size_t values_ = 0, structures_ = 0;
 };
 
 }  // namespace
 
 Result<Json> parse_json(const std::string& text, const std::string& label) {
   Watch watch;
-  const Json::parser_callback_t callback = [&watch](int depth, Json::parse_event_t event, Json& parsed) {
-    return watch(depth, event, parsed);
-  };
-  Json json = Json::parse(text, callback, /*allow_exceptions=*/false);
-  if (!watch.problem.empty()) return Status::format_error("%s: %s", label.c_str(), watch.problem.c_str());
+  const bool is_sound = Json::sax_parse(text, &watch);
+  if (!watch.problem().empty()) return Status::format_error("%s: %s", label.c_str(), watch.problem().c_str());
+  Json json = is_sound ? Json::parse(text, nullptr, /*allow_exceptions=*/false) : Json(Json::value_t::discarded);
   if (json.is_discarded()) return Status::format_error("%s: not valid JSON", label.c_str());
   return json;
 }

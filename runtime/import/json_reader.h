@@ -12,8 +12,8 @@
 
 namespace cairn {
 
-/// Strict: duplicate keys, more than 32 levels, trailing text and invalid UTF-8 are FORMAT errors. `label` names the
-/// file.
+/// Strict: duplicate keys, more than 32 levels, 2^20 objects and arrays or 2^22 values, trailing text and invalid UTF-8
+/// are FORMAT errors. `label` names the file.
 Result<nlohmann::json> parse_json(const std::string& text, const std::string& label);
 
 /// FORMAT: a string, number or blank of more than 1 MiB, which a parser would copy. For texts of many megabytes.

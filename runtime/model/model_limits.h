@@ -20,6 +20,9 @@ struct ModelLimits {
   static ModelLimits from(const cairn_limits* limits);
 };
 
+/// Tokens that end a reply.
+inline constexpr std::size_t kMaxStopTokens = 1024;
+
 /// Bytes of a tokenizer's own file (tokenizer.json, ranks).
 inline constexpr std::uint64_t kMaxTokenizerBytes = std::uint64_t{32} << 20;
 

@@ -244,8 +244,8 @@ Status check_tokenizer(const ModelDescription& d, const ModelLimits& limits) {
                                   static_cast<unsigned long long>(metadata),
                                   static_cast<unsigned long long>(limits.max_metadata_bytes));
   }
-  if (t.stop_tokens.size() > 1024)
-    return Status::limit_exceeded("tokenizer: %zu stop tokens (limit 1024)", t.stop_tokens.size());
+  if (t.stop_tokens.size() > kMaxStopTokens)
+    return Status::limit_exceeded("tokenizer: more than %zu stop tokens", kMaxStopTokens);
   return {};
 }
 

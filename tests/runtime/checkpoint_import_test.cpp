@@ -223,6 +223,11 @@ TEST_CASE("unknown fields and unsupported variants are refused by name") {
   check_refused("kimi_linear", CAIRN_STATUS_FORMAT, "mlp_layer_types: layer 1 is 'thick'",
                 set("mlp_layer_types", {"dense", "thick", "sparse", "sparse", "sparse"}));
   check_refused("kimi_linear", CAIRN_STATUS_FORMAT, "eos_token_id", set("eos_token_id", ~std::uint64_t{0}));
+  std::vector<int> many(1200);
+  for (std::size_t i = 0; i < many.size(); ++i) many[i] = static_cast<int>(i % 600);
+  Checkpoint repeated("kimi_linear");
+  repeated.config["eos_token_id"] = many;
+  CHECK(repeated.imported().value().tokenizer.stop_tokens.size() == 600);
   check_refused("olmo_hybrid", CAIRN_STATUS_UNSUPPORTED, "attention_bias", set("attention_bias", true));
   check_refused("qwen3_5_r2_tied_vl", CAIRN_STATUS_UNSUPPORTED, "audio_config", set("audio_config", Json::object()));
 }

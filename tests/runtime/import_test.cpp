@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "runtime/import/import_folder.h"
@@ -198,6 +199,21 @@ TEST_CASE("JSON is strict: duplicates, depth, trailing text, UTF-8") {
   CHECK(parse_json("{} x", "x").status().code() == CAIRN_STATUS_FORMAT);
   CHECK(parse_json("{\"a\": \"\xff\"}", "x").status().code() == CAIRN_STATUS_FORMAT);
   CHECK(parse_json("{\"a\": NaN}", "x").status().code() == CAIRN_STATUS_FORMAT);
+}
+
+TEST_CASE("JSON of very many values takes time and memory by its size, or is refused") {
+  const auto list_of = [](const char* item, int count) {
+    std::string text = "[";
+    for (int i = 0; i < count; ++i) text += (i ? "," : "") + std::string(item);
+    return text + "]";
+  };
+  const std::clock_t begin = std::clock();
+  CHECK(parse_json(list_of("{}", 500000), "x").ok());
+  CHECK(parse_json(list_of("{\"a\":{}}", 250000), "x").ok());
+  CHECK(parse_json(list_of("[[1],\"a\"]", 250000), "x").ok());
+  CHECK(parse_json(list_of("{}", 2000000), "x").status().message() == "x: more than 1,048,576 objects and arrays");
+  CHECK(parse_json(list_of("1", 5000000), "x").status().message() == "x: more than 4,194,304 values");
+  CHECK(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC < 20);  // n * n steps for n objects take minutes
 }
 
 TEST_CASE("a native folder becomes a model, with its convolution split") {
