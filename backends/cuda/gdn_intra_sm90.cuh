@@ -11,9 +11,9 @@
 //             before 291. The rest is bound by the 128 bytes a cycle of shared memory, to 93 % by count: loading the
 //             gates' sectors once saved 12 us of it. Beside the scan of 32,768 tokens 2 warpgroups: 560 us together,
 //             3: 575, 4: 590; 1: 538, and 4,096 tokens 82.4 where 2 take 84.7
-//             With one part left out the rest takes, of 122: the gates 97, the lower left quarters 106, the joins before
-//             them 111, T' to its tile and out 111, loads of gates 114, of keys 115, substitution 116, factors 119,
-//             products 120
+//             With one part left out the rest takes, of 122: the gates 97, the lower left quarters 106, the joins
+//             before them 111, T' to its tile and out 111, loads of gates 114, of keys 115, substitution 116,
+//             factors 119, products 120
 //   Tried     5 warpgroups: 128 where 4 take 126. Gates of rows 48 to 63 partly on warps 0 and 1, since K K^T is
 //             symmetric, bits and all: 124.1 beside 123.4; with tiles of their own for T', a barrier less: 126.0. K K^T
 //             below the diagonal stored once for both heads, its factors on C and the sums, all left operands by
