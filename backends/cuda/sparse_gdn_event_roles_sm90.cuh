@@ -1,15 +1,15 @@
-// sparse_gdn_event_roles: the block of sparse_gdn_events, and the work of the warps beside its chain: what the events are
-// and the loads (warp 4), T' as a tile and the factors (5), the stores of U' (6) and of states (7).
+// sparse_gdn_event_roles: the block of sparse_gdn_events, and the work of the warps beside its chain: the loads of keys
+// (warp 4) and of the rest (9), factors and the scaled T' (5, 10), the stores of U' (6) and of states (7), and telling
+// other blocks about them (8).
 #pragma once
 
 #include "backends/cuda/sparse_gdn_plan_sm90.cuh"
 
 namespace cairn::gpu::sm90::sparse {
 
-inline constexpr int kEventThreads = 256, kEventStages = 4, kDeltaTiles = 4, kStateTiles = 2;
-inline constexpr int kPublishEvery = 8;   ///< events: a release costs the storing warp about as much as an event
-inline constexpr int kPublishBehind = 4;  ///< events whose stores may be on their way when others are published
-inline constexpr int kFetchAhead = 8;     ///< events between the one that is queued and the one on its way to L2
+inline constexpr int kEventThreads = 384, kEventStages = 5, kDeltaTiles = 3, kStateTiles = 2;
+inline constexpr int kPublishPause = 3000;  ///< ns
+inline constexpr int kPublishBehind = 4;    ///< events whose stores may be on their way when others are published
 
 /// The walk, and the walks without one of its savings, so that a benchmark can show what that is worth.
 enum Walk : int {
@@ -27,19 +27,18 @@ struct EventInfo {
 
 /// What the chain needs of an event beside the tiles, by the preparing warp.
 struct EventFactors {
-  float before[kChunk];  ///< 2^(g + d)
+  float before[kChunk];  ///< -2^(g + d)
   float after[kChunk];   ///< 2^(gamma - g)
   float whole;           ///< 2^(gamma + d)
 };
 
 struct EventStage {
   unsigned char k[2 * kTileBytes], v[kTileBytes];
-  unsigned char transform[kTileBytes];  ///< T' [64 x 64]
-  InverseBlocks inverse;
+  InverseBlocks inverse, scaled;  ///< T', and -T' diag(2^(g + d)) by the preparing warp
   float decay[kChunk];
   EventFactors factors;
   EventInfo info;
-  unsigned char unused[5120 - kInverseBytes - kDecayBytes - sizeof(EventInfo) - sizeof(EventFactors)];
+  unsigned char unused[8192 - 2 * kInverseBytes - kDecayBytes - sizeof(EventInfo) - sizeof(EventFactors)];
 };
 static_assert(sizeof(EventStage) % 1024 == 0, "tiles are 1024-aligned");
 
@@ -49,6 +48,7 @@ struct EventShared {
   unsigned char state[kStateTiles][2 * kTileBytes];  ///< S^T [64 columns x 128]
   std::uint64_t full[kEventStages], ready[kEventStages], empty[kEventStages], u_ready[kDeltaTiles], u_free[kDeltaTiles],
       state_ready[kStateTiles], state_free[kStateTiles];
+  int stored[2];  ///< 2 n of n stored U' or states, and 1 when these are all
 };
 static_assert(sizeof(EventShared) <= 232448, "one block for each multiprocessor");
 
@@ -86,30 +86,28 @@ __device__ __forceinline__ float sum_gap(const SparsePrefillArgs& a, const Event
   return gap;
 }
 
-// ---------------------------------------------------------------- warp 4
+// ---------------------------------------------------------------- warps 4 and 9
 
+/// An event's copies take one warp 600 cycles and more to queue.
+enum EventPart : int { kLoadKeys, kLoadOthers };
+
+/// One part of an event's loads; the barrier counts one arrival of each.
+template <EventPart kPart>
 __device__ __forceinline__ void load_event(const SparsePrefillArgs& a, const EventPlace& place, const EventInfo& info,
                                            EventStage& stage, std::uint32_t full) {
-  stage.info = info;
-  barrier_expect(full, 3 * kTileBytes + kInverseBytes + kDecayBytes);
+  if (kPart == kLoadKeys) {
+    barrier_expect(full, 2 * kTileBytes);
 #pragma unroll
-  for (int i = 0; i < 2; ++i)
-    load_tile(shared_address(stage.k) + i * kTileBytes, &a.k, place.group * kDim + 64 * i, info.row, full);
+    for (int i = 0; i < 2; ++i)
+      load_tile(shared_address(stage.k) + i * kTileBytes, &a.k, place.group * kDim + 64 * i, info.row, full);
+    return;
+  }
+  stage.info = info;
+  barrier_expect(full, kTileBytes + kInverseBytes + kDecayBytes);
   load_tile(shared_address(stage.v), &a.v, place.head * kDim + 64 * place.half, info.row, full);
   const std::int64_t cell = static_cast<std::int64_t>(info.chunk) * a.value_heads + place.head;
   load_bytes(shared_address(&stage.inverse), a.work.inverse + cell, kInverseBytes, full);
   load_bytes(shared_address(stage.decay), a.work.decay + cell * kChunk, kDecayBytes, full);
-}
-
-/// The same on its way to L2.
-__device__ __forceinline__ void fetch_event(const SparsePrefillArgs& a, const EventPlace& place,
-                                            const EventInfo& info) {
-#pragma unroll
-  for (int i = 0; i < 2; ++i) fetch_tile(&a.k, place.group * kDim + 64 * i, info.row);
-  fetch_tile(&a.v, place.head * kDim + 64 * place.half, info.row);
-  const std::int64_t cell = static_cast<std::int64_t>(info.chunk) * a.value_heads + place.head;
-  fetch_bytes(a.work.inverse + cell, kInverseBytes);
-  fetch_bytes(a.work.decay + cell * kChunk, kDecayBytes);
 }
 
 /// An event as a lane finds it in the row.
@@ -147,7 +145,7 @@ __device__ __forceinline__ EventInfo test_chunk(const SparsePrefillArgs& a, cons
 }
 
 /// 32 events at a time: a lane looks one up and sums the gap before it, then lane 0 queues their loads.
-template <Walk kWalk>
+template <Walk kWalk, EventPart kPart>
 __device__ __forceinline__ void load_events(const SparsePrefillArgs& a, const SparseSelection& s,
                                             const EventPlace& place, EventShared& shared, int lane) {
   int stage = 0, parity = 1;  // the first round of a stage waits for nothing
@@ -158,17 +156,18 @@ __device__ __forceinline__ void load_events(const SparsePrefillArgs& a, const Sp
     unsigned events = end - base < 32 ? (1u << (end - base)) - 1 : 0xffffffffu;
     const EventInfo info = kWalk == kVisitAllChunks ? test_chunk(a, s, place, base, lane, &events, &gap, &walked)
                                                     : find_event(a, s, place, base + lane);
-    if (lane < kFetchAhead && (events >> lane & 1)) fetch_event(a, place, info);
-    __syncwarp();
     for (; events; events &= events - 1) {
       const int j = __ffs(static_cast<int>(events)) - 1;
-      if (lane == j + kFetchAhead && (events >> lane & 1)) fetch_event(a, place, info);
-      const EventInfo now = {__shfl_sync(0xffffffffu, info.chunk, j), __shfl_sync(0xffffffffu, info.row, j),
-                             __shfl_sync(0xffffffffu, info.count, j), __shfl_sync(0xffffffffu, info.gap, j),
-                             kWalk == kStoreAllStates ? 0 : __shfl_sync(0xffffffffu, info.snapshot, j)};
+      EventInfo now = {};
+      now.row = __shfl_sync(0xffffffffu, info.row, j);
+      if (kPart == kLoadOthers) {
+        now.chunk = __shfl_sync(0xffffffffu, info.chunk, j), now.count = __shfl_sync(0xffffffffu, info.count, j);
+        now.gap = __shfl_sync(0xffffffffu, info.gap, j);
+        now.snapshot = kWalk == kStoreAllStates ? 0 : __shfl_sync(0xffffffffu, info.snapshot, j);
+      }
       if (lane == 0) {
         barrier_wait(shared_address(&shared.empty[stage]), parity);
-        load_event(a, place, now, shared.stages[stage], shared_address(&shared.full[stage]));
+        load_event<kPart>(a, place, now, shared.stages[stage], shared_address(&shared.full[stage]));
       }
       __syncwarp();
       if (++stage == kEventStages) stage = 0, parity ^= 1;
@@ -210,11 +209,21 @@ __device__ __forceinline__ int* walk_progress(const SparsePrefillArgs& a, const 
          ((static_cast<std::int64_t>(place.sequence) * a.value_heads + place.head) * 2 + place.half) * 2 + kind;
 }
 
+/// Tells warp 8 what is stored.
+__device__ __forceinline__ void note_stored(int* stored, int count, bool is_all) {
+  asm volatile("st.release.cta.shared::cta.s32 [%0], %1;" ::"r"(shared_address(stored)), "r"(2 * count + is_all)
+               : "memory");
+}
+__device__ __forceinline__ int read_stored(const int* stored) {
+  int value;
+  asm volatile("ld.acquire.cta.shared::cta.s32 %0, [%1];" : "=r"(value) : "r"(shared_address(stored)) : "memory");
+  return value;
+}
+
 /// U' of every event. A tile is free once the next event's store has been queued and its own has been read. What is
 /// published lies kPublishBehind events back: those are written already.
 __device__ __forceinline__ void store_deltas(const SparsePrefillArgs& a, const SparseSelection& s,
                                              const EventPlace& place, EventShared& shared, int lane) {
-  int* progress = walk_progress(a, place, 0);
   int my_chunk = 0;
   for (int event = 0; event < place.events; ++event) {
     if (event % 32 == 0 && event + lane < place.events) my_chunk = s.event_chunk[place.first_event + event + lane];
@@ -231,16 +240,14 @@ __device__ __forceinline__ void store_deltas(const SparsePrefillArgs& a, const S
       stores_commit();
       stores_wait_read<1>();
       if (event > 0) barrier_arrive(shared_address(&shared.u_free[(event - 1) % kDeltaTiles]));
-      if (event % kPublishEvery == kPublishEvery - 1) {
-        stores_wait<kPublishBehind>();
-        publish(progress, event + 1 - kPublishBehind);
-      }
+      stores_wait<kPublishBehind>();
+      if (event >= kPublishBehind) note_stored(&shared.stored[0], event + 1 - kPublishBehind, false);
     }
     __syncwarp();
   }
   if (lane == 0) {
     stores_wait<0>();
-    publish(progress, place.events);
+    note_stored(&shared.stored[0], place.events, true);
   }
 }
 
@@ -250,7 +257,6 @@ __device__ __forceinline__ void store_deltas(const SparsePrefillArgs& a, const S
 template <Walk kWalk>
 __device__ __forceinline__ void store_states(const SparsePrefillArgs& a, const SparseSelection& s,
                                              const EventPlace& place, EventShared& shared, int lane) {
-  int* progress = walk_progress(a, place, 1);
   int states = 0;
   const auto store = [&](int event, int snapshot) {  // by lane 0
     const int tile = states % kStateTiles;
@@ -265,10 +271,8 @@ __device__ __forceinline__ void store_states(const SparsePrefillArgs& a, const S
     stores_wait_read<0>();
     barrier_arrive(shared_address(&shared.state_free[tile]));
     ++states;
-    if (states % (kPublishEvery / 2) == 0) {
-      stores_wait<kPublishBehind / 2>();
-      publish(progress, states - kPublishBehind / 2);
-    }
+    stores_wait<kPublishBehind / 2>();
+    if (states > kPublishBehind / 2) note_stored(&shared.stored[1], states - kPublishBehind / 2, false);
   };
   if (lane == 0) store(-1, -1);
   for (int base = 0; base < place.events; base += 32) {
@@ -283,11 +287,35 @@ __device__ __forceinline__ void store_states(const SparsePrefillArgs& a, const S
   }
   if (lane == 0) {
     stores_wait<0>();
-    publish(progress, states);
+    note_stored(&shared.stored[1], states, true);
   }
 }
 
-// ---------------------------------------------------------------- warp 5
+// ---------------------------------------------------------------- warp 8
+
+/// What warps 6 and 7 have stored, to other blocks: a release takes them longer than an event takes the chain.
+__device__ __forceinline__ void publish_progress(const SparsePrefillArgs& a, const EventPlace& place,
+                                                 EventShared& shared, int lane) {
+  if (lane > 0) return;
+  int published[2] = {0, 0};
+  while (published[0] % 2 == 0 || published[1] % 2 == 0) {
+    const int stored[2] = {read_stored(&shared.stored[0]), read_stored(&shared.stored[1])};
+    if (stored[0] == published[0] && stored[1] == published[1]) {
+      __nanosleep(100);
+      continue;
+    }
+    // One fence for both.
+    asm volatile(
+        "fence.acq_rel.gpu;\nst.relaxed.gpu.global.s32 [%0], %1;\nst.relaxed.gpu.global.s32 [%0 + 4], %2;" ::"l"(
+            walk_progress(a, place, 0)),
+        "r"(stored[0] / 2), "r"(stored[1] / 2)
+        : "memory");
+    published[0] = stored[0], published[1] = stored[1];
+    __nanosleep(kPublishPause);
+  }
+}
+
+// ---------------------------------------------------------------- warps 5 and 10
 
 /// Rows from `count` on of k and v: a neighbour's numbers must not meet even a zero of ours.
 __device__ __forceinline__ void clear_short_event(EventStage& stage, int count, int lane) {
@@ -297,29 +325,47 @@ __device__ __forceinline__ void clear_short_event(EventStage& stage, int count, 
   }
 }
 
-/// T' as a tile and the factors of every event.
+/// Of every event one half of the scaled T', 32 of its columns. The first warp also has the other factors, and waits in
+/// the place of the chain until the tiles that it will store to are free.
+template <int kHalf>
 __device__ __forceinline__ void prepare_events(const EventPlace& place, EventShared& shared, int lane) {
+  int states = 0;
+  bool is_read = true;  // the state before the event
   for (int event = 0; event < place.events; ++event) {
     EventStage& stage = shared.stages[event % kEventStages];
     barrier_wait(shared_address(&shared.full[event % kEventStages]), event / kEventStages & 1);
-    uint4 blocks[7];
-#pragma unroll
-    for (int i = 0; i < 7; ++i) blocks[i] = i % 2 ? stage.inverse.left[i / 2][lane] : stage.inverse.own(i / 2, lane);
-    const EventInfo info = stage.info;
-    const float gamma = stage.decay[kChunk - 1];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float g = stage.decay[lane + 32 * i];
-      stage.factors.before[lane + 32 * i] = exp2_fast(g + info.gap);
-      stage.factors.after[lane + 32 * i] = exp2_fast(gamma - g);
+    const int count = stage.info.count;
+    const float gap = stage.info.gap, gamma = stage.decay[kChunk - 1];
+    stage.factors.before[32 * kHalf + lane] = -exp2_fast(stage.decay[32 * kHalf + lane] + gap);
+    if (kHalf == 0) {
+      const float2 g = *reinterpret_cast<const float2*>(stage.decay + 2 * lane);
+      *reinterpret_cast<float2*>(stage.factors.after + 2 * lane) =
+          make_float2(exp2_fast(gamma - g.x), exp2_fast(gamma - g.y));
+      if (lane == 0) stage.factors.whole = exp2_fast(gamma + gap);
     }
-    if (lane == 0) stage.factors.whole = exp2_fast(gamma + info.gap);
+    __syncwarp();
+    const uint4* const from = reinterpret_cast<const uint4*>(stage.inverse.words);
+    uint4* const to = reinterpret_cast<uint4*>(stage.scaled.words);
 #pragma unroll
-    for (int i = 0; i < 7; ++i) {  // block rows 0 1 1 2 2 3 3, block columns 0 0 1 1 2 2 3
-      const std::uint32_t words[4] = {blocks[i].x, blocks[i].y, blocks[i].z, blocks[i].w};
-      store_matrices(shared_address(stage.transform) + fragment_address((i + 1) / 2, lane, 2 * (i / 2)), words);
+    for (int i = 4 * kHalf; i < 4 + 3 * kHalf; ++i) {  // 8 columns, 4 words of a row; at last twice 8, half a warp each
+      const uint4 words = from[32 * i + lane];
+      const float4* const factors =
+          reinterpret_cast<const float4*>(stage.factors.before + 8 * (i < 6 ? i : 6 + lane / 16));
+      const float4 f0 = factors[0], f1 = factors[1];
+      to[32 * i + lane] = make_uint4(pack_bf16(low_bf16(words.x) * f0.x, high_bf16(words.x) * f0.y),
+                                     pack_bf16(low_bf16(words.y) * f0.z, high_bf16(words.y) * f0.w),
+                                     pack_bf16(low_bf16(words.z) * f1.x, high_bf16(words.z) * f1.y),
+                                     pack_bf16(low_bf16(words.w) * f1.z, high_bf16(words.w) * f1.w));
     }
-    if (info.count < kChunk) clear_short_event(stage, info.count, lane);
+    if (kHalf == 0) {
+      if (count < kChunk) clear_short_event(stage, count, lane);
+      barrier_wait(shared_address(&shared.u_free[event % kDeltaTiles]), (event / kDeltaTiles & 1) ^ 1);
+      if (is_read) {
+        barrier_wait(shared_address(&shared.state_free[states % kStateTiles]), (states / kStateTiles & 1) ^ 1);
+        ++states;
+      }
+      is_read = stage.info.snapshot >= 0;
+    }
     fence_engines();
     warp_arrive(shared_address(&shared.ready[event % kEventStages]), lane);
   }

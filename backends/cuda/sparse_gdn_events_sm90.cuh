@@ -1,74 +1,134 @@
 // sparse_gdn_events: stage 3 of SparseGDN, the walk over the kept chunks of a head with 64 of the 128 value columns of
 // its state.
-//   Computes  at an event c with a gap of decay d before it:  U' = T' (V - 2^(g + d) K S), which is T' V - W S of
+//   Computes  at an event c with a gap of decay d before it:  U' = T' V - (T' diag(2^(g + d))) (K S), which is T' V - W
+//   S of
 //             spec 3.3 with W = T' diag(2^(g + d)) K never formed;  S <- 2^(gamma + d) S + K^T (2^(gamma - g) U')
-//   Launch    one block for each (sequence, value head, half), high tiers first. Warpgroup 0: the chain S -> R -> U' ->
-//             S, with S^T [64 columns x 128 rows] in registers in f32, so that every product has its left side in
-//             registers. The warps beside it (sparse_gdn_event_roles_sm90.cuh): 4: what the events are, and the loads.
-//             5: T' as a tile, factors. 6: stores U' in the place of the outputs, which read it there before they
-//             overwrite it. 7: stores the states that outputs read. Both publish how far they have come
+//   Launch    one block for each (sequence, value head, half), high tiers first. Warpgroup 0 (240 registers): the chain
+//             S -> X = K S -> U' -> S, with S^T [64 columns x 128 rows] in registers in f32, so that what comes out of
+//             a product is the left side of the next one. The warps beside it (sparse_gdn_event_roles_sm90.cuh): 4, 9:
+//             loads; 5, 10: factors and the scaled T'; 6: stores U' in the place of the outputs, which read it there
+//             before they overwrite it; 7: stores the states that outputs read; 8: publishes how far both have come
 //   Traffic   per event and block: k 16 KB, v 8, T' 3.5, U' 8; a state 16 KB where one is read
-//   Numerics  S f32; S, R = V - 2^(g + d) K S, U' and 2^(gamma - g) U' are rounded to bf16 as operands; the two blocks
-//             in a row of T' are summed in f32
-//   Predicted 1,000 cycles an event, 568 of them matrix products: 1.25 ms for the 1,946 events of a high tier at 131,072
-//             tokens. Measured 0.84 us an event: where the rest goes is not known
+//   Numerics  S f32; S, X, T' diag(2^(g + d)), U' and 2^(gamma - g) U' are rounded to bf16 as operands; the two blocks
+//   in
+//             a row of T' are summed in f32
+//   Predicted 1,200 cycles an event (0.65 us), 624 of them matrix products. Measured 0.78 us alone, 0.84 before (H200)
 //   Versions  (H200, 131,072 tokens, 16/32 heads, keep 28.5 %: ms of the walk alone, and of the operator)
-//     with W = T' diag(2^(g + d)) K formed at every event
-//       one preparing warpgroup, one storing warp that publishes every event: 2.32: each release waits about as long as
-//         an event
-//       two preparing warpgroups, a release every 8 events, fences by the storer: 1.92
-//       U' and states stored by warps of their own: 1.87 to 1.97, operator 2.54
-//       unrolled over the 4 stages, so that descriptors are constants: 1.70, operator 5.4, not explained (the code of
-//         the loops then outgrows 32 KB: perhaps the instruction caches)
-//       descriptors in uniform registers, since the event's index comes out of a shuffle: 1.80, operator 2.50
-//     W not formed: no preparing warpgroups
-//       4 tiles for U', 2 for states, published 4 events late; all of T' multiplied: 1.73, operator 2.36
-//       the same without fetches to L2: operator 2.32
-//       only the 7 blocks of T', in sums of their own: 1.63, operator 2.30. This form
-//   Tried     the selector and the walk launched early, progress cleared by sparse_intra: operator 2.41 against 2.30
+//     with W formed at every event: 2.32 to 1.80, operator 2.50
+//     W not formed, R = V - 2^(g + d) K S, one warp loads and fetches to L2: 1.63 to 1.65, operator 2.25
+//       clock stamps: the chain is late nowhere, and so were forms with two thirds of its instructions (1.67 to 1.77):
+//       the loading warp takes 1,400 of 1,550 cycles an event, 5 copies and 5 fetches of 100 to 120 cycles each the
+//       same without fetches to L2: 1.56, operator 2.19 (of all chunks 2.88 against 3.18: what is fetched early is
+//         gone again when outputs run beside)
+//       loads by two warps, fetches by a third, publishing by a fourth: 1.56, operator 2.18 to 2.21
+//     T' V and T' diag(2^(g + d)) X as two products, no R; T' in matrices that products take as they are; operands of
+//     one
+//       addition; free tiles waited for by the preparing warp; 5 stages; no fetches: 1.52, operator 2.17 where the form
+//       before has 2.26, 32,768 tokens 568 us (605), 8 x 16,384 1,950 (1,987). This form
+//   Tried     the selector and the walk launched early, progress cleared by sparse_intra: operator 2.41 against 2.30.
+//             W formed by two warpgroups beside the chain (M = 128 keys by N = 32 tokens, so 112 cycles of products),
+//             T' V too: predicted 0.50 us an event, measured 1.13: an event takes them 1,580 cycles one after the
+//             other. U' and states stored from registers, as matrices that outputs take as they are: 2.0 ms; a store of
+//             4 bytes a lane takes 22 to 26 cycles. A chunk in two halves of 32 tokens: 1.87 to 1.94
 #pragma once
 
 #include "backends/cuda/sparse_gdn_event_roles_sm90.cuh"
 
 namespace cairn::gpu::sm90::sparse {
 
-/// Gives the rounded state to warp 7.
-__device__ __forceinline__ void hand_over_state(EventShared& shared, const std::uint32_t (&rounded)[8][4], int states,
-                                                int warp, int lane) {
-  const int tile = states % kStateTiles;
-  barrier_wait(shared_address(&shared.state_free[tile]), (states / kStateTiles & 1) ^ 1);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    store_matrices(shared_address(shared.state[tile]) + i / 4 * kTileBytes + fragment_address(warp, lane, 2 * (i % 4)),
-                   rounded[i]);
-  }
-  warp_arrive(shared_address(&shared.state_ready[tile]), lane);
+/// store_matrices, if `is_wanted`, the same for all lanes. No branch: ptxas gives up on products in flight across one.
+__device__ __forceinline__ void store_matrices_if(int is_wanted, std::uint32_t address, const std::uint32_t (&m)[4]) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, "
+      "%4};\n}" ::"r"(address),
+      "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3]), "r"(is_wanted)
+      : "memory");
 }
 
-/// (K S)^T of an event: 8 products, committed.
-__device__ __forceinline__ void begin_prediction(float (&x)[32], const std::uint32_t (&rounded)[8][4],
-                                                 const EventStage& stage) {
-  products_begin();
+/// Gives the rounded state to warp 7 if it is read: state number `states`.
+__device__ __forceinline__ void hand_over_state(EventShared& shared, const std::uint32_t (&rounded)[8][4], int is_read,
+                                                int states, int warp, int lane) {
+  const int tile = states % kStateTiles;
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
-    multiply_64x64(x, rounded[i], operand(shared_address(stage.k) + i / 4 * kTileBytes + i % 4 * 32), i > 0);
+  for (int i = 0; i < 8; ++i) {
+    store_matrices_if(
+        is_read, shared_address(shared.state[tile]) + i / 4 * kTileBytes + fragment_address(warp, lane, 2 * (i % 4)),
+        rounded[i]);
+  }
+  __syncwarp();
+  if (is_read && (kArrivingLanes > 1 || lane == 0)) barrier_arrive(shared_address(&shared.state_ready[tile]));
+}
+
+/// Operands of an event's products by the place of its keys, in units of 16 bytes: one addition each.
+struct EventOperands {
+  std::uint32_t place;
+
+  static __device__ __forceinline__ EventOperands of(const EventStage& stage) {
+    return {(shared_address(stage.k) & 0x3FFFF) >> 4};
+  }
+  static __device__ __forceinline__ std::uint64_t at(std::uint32_t low, std::uint32_t high) {
+    std::uint64_t operand;
+    asm("mov.b64 %0, {%1, %2};" : "=l"(operand) : "r"(low), "r"(high));
+    return operand;
+  }
+  /// All tokens, columns 16 i to 16 i + 15.
+  __device__ __forceinline__ std::uint64_t keys(int i) const {
+    return at(place + ((1u << 16) + (i / 4 * kTileBytes + i % 4 * 32) / 16), kSwizzled);
+  }
+  /// Tokens 16 i to 16 i + 15, all columns.
+  __device__ __forceinline__ std::uint64_t transposed_keys(int i) const {
+    return at(place + ((kTileBytes / 16 << 16) + 2048 * i / 16), kSwizzled);
+  }
+  /// Of T', or of the scaled one: columns 16 i to 16 i + 15, matrices of 8 x 8, 128 bytes each, those of the next 8
+  /// rows after them.
+  template <int kScaled>
+  __device__ __forceinline__ std::uint64_t inverse(int i) const {
+    constexpr int kFirst = (kScaled ? offsetof(EventStage, scaled) : offsetof(EventStage, inverse));
+    return at(place + ((i < 3 ? 512 / 16 << 16 : 256 / 16 << 16) + (kFirst + 1024 * i) / 16), 128 / 16);
+  }
+  /// V: tokens 16 i to 16 i + 15, all columns.
+  __device__ __forceinline__ std::uint64_t values(int i) const {
+    return at(place + ((kTileBytes / 16 << 16) + (offsetof(EventStage, v) + 2048 * i) / 16), kSwizzled);
+  }
+  static constexpr std::uint32_t kSwizzled = 1u << 30 | 64;
+};
+
+/// (K S)^T: 8 products, committed.
+__device__ __forceinline__ void begin_prediction(float (&x)[32], const std::uint32_t (&rounded)[8][4],
+                                                 const EventOperands& operands) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) multiply_64x64(x, rounded[i], operands.keys(i), i > 0);
   products_commit();
+}
+
+/// d[64 x 32] = a[16 x 64]^T b[32 x 16]^T, both from shared memory.
+__device__ __forceinline__ void multiply_64x32_columns(float (&d)[16], std::uint64_t a, std::uint64_t b) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, add, 1, 1, 1, 0;\n}"
+      : CAIRN_D8(d, 0), CAIRN_D8(d, 8)
+      : "l"(a), "l"(b));
+}
+/// d[64 x 16] = a[16 x 64]^T b[16 x 16]^T, both from shared memory.
+__device__ __forceinline__ void multiply_64x16_columns(float (&d)[8], std::uint64_t a, std::uint64_t b) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, add, 1, 1, 1, 0;\n}"
+      : CAIRN_D8(d, 0)
+      : "l"(a), "l"(b));
+}
+/// d[64 x 16] += a[64 x 16] b[16 x 16]^T, a from registers.
+__device__ __forceinline__ void add_64x16(float (&d)[8], const std::uint32_t (&a)[4], std::uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, "
+      "1, 1, 1, 0;"
+      : CAIRN_D8(d, 0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
 /// The lane's places in a tile of [64 tokens x 64 columns] as 8 x 8 matrices that are transposed on their way.
 __device__ __forceinline__ std::uint32_t transposed_address(int warp, int lane) {
   return swizzled(lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2);
-}
-
-/// V^T of a tile, laid out as the sums of a product.
-__device__ __forceinline__ void read_values(float (&v)[32], std::uint32_t at) {
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    std::uint32_t words[4];
-    load_transposed(words, at + 16 * 128 * j);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) v[8 * j + 2 * i] = low_bf16(words[i]), v[8 * j + 2 * i + 1] = high_bf16(words[i]);
-  }
 }
 
 /// A lane's factors of tokens 8 j + 2 (lane % 4) and the one after it.
@@ -77,96 +137,96 @@ __device__ __forceinline__ void read_factors(float2 (&near)[8], const float* fac
   for (int j = 0; j < 8; ++j) near[j] = *reinterpret_cast<const float2*>(factors + 8 * j + 2 * (lane % 4));
 }
 
-/// The index of the event comes out of a shuffle: known to be the same for a warp, so descriptors are computed once
-/// for it, not by every lane.
-/// One long function: what an event needs lives in 202 registers, and products run across its parts.
+/// (2^(gamma - g) U')^T of 32 tokens as the left operand of 2 products of 16 tokens.
+__device__ __forceinline__ void weigh_deltas(const float2* after, const float (&u)[16], std::uint32_t (&r0)[4],
+                                             std::uint32_t (&r1)[4]) {
+#pragma unroll
+  for (int n = 0; n < 8; ++n)
+    (n < 4 ? r0[n % 4] : r1[n % 4]) = pack_bf16(u[2 * n] * after[n / 2].x, u[2 * n + 1] * after[n / 2].y);
+}
+
+/// One long function: what an event needs lives in registers, and products run across its parts. The bound of the loop
+/// comes out of a reduction: its index is known to be the same for a warp, and operands live in uniform registers.
 __device__ __forceinline__ void run_chain(const SparsePrefillArgs& a, const SparseSelection& selection,
                                           const EventPlace& place, EventShared& shared, int thread) {
-  const int warp = thread / 32, lane = thread % 32;
+  const int warp = uniform_warp(), lane = thread % 32;
   float* state = a.states[place.sequence] + static_cast<std::int64_t>(place.head) * kDim * kDim + 64 * place.half;
-  float s[64], x[32];
+  float s[64];
   std::uint32_t rounded[8][4];
   for_each_state_element(warp, lane, [&](int i, int row, int column) { s[i] = state[row * kDim + column]; });
   round_state(s, rounded);
   int states = 0;
-  bool is_read = true;  // the state in `rounded` has a reader
+  int is_read = 1;  // the state in `rounded` has a reader
   const std::uint32_t tile_at = transposed_address(warp, lane);
-  if (place.events > 0) barrier_wait(shared_address(&shared.ready[0]), 0);  // else the product is for nothing
-  begin_prediction(x, rounded, shared.stages[0]);
-  for (int event = 0; event < place.events; ++event) {
-    const int now = __shfl_sync(0xffffffffu, event, 0), at = now % kEventStages, next = (now + 1) % kEventStages;
+  if (place.events > 0) barrier_wait(shared_address(&shared.ready[0]), 0);
+  EventOperands operands = EventOperands::of(shared.stages[0]);
+  const int events = __reduce_max_sync(0xffffffffu, place.events);
+  for (int now = 0; now < events; ++now) {
+    const int at = now % kEventStages, next = now + 1, tile = now % kDeltaTiles;
     EventStage& stage = shared.stages[at];
-    const std::uint32_t k = shared_address(stage.k), transform = shared_address(stage.transform);
-    float v[32];
-    read_values(v, shared_address(stage.v) + tile_at);
-    float2 before[8];
-    read_factors(before, stage.factors.before, lane);
-    const float whole = stage.factors.whole;
-    if (is_read) hand_over_state(shared, rounded, states++, warp, lane);
-    is_read = stage.info.snapshot >= 0;
-    pin(v);  // unpacked here, while the product runs
-    products_wait<0>();
-    pin(x);
-    std::uint32_t r[4][4];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int at = 4 * j + 2 * i;
-        r[j / 2][j % 2 * 2 + i] = pack_bf16(v[at] - before[j].x * x[at], v[at + 1] - before[j].y * x[at + 1]);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) pin(r[i]);
-    products_begin();
+    float x[32], u0[16], u1[16];
     float y0[16], y1[16], y2[16], y3[8];  // y_i: what column i of T' gives to tokens from 16 i on
-    multiply_64x32(y0, r[0], operand(transform));
-    multiply_64x32(y1, r[1], operand(transform + 16 * 128 + 32));
-    multiply_64x32(y2, r[2], operand(transform + 32 * 128 + 64));
-    multiply_64x16(y3, r[3], operand(transform + 48 * 128 + 96));
+    products_begin();
+    begin_prediction(x, rounded, operands);
+    multiply_64x32_columns(y0, operands.values(0), operands.inverse<0>(0));
+    multiply_64x32_columns(y1, operands.values(1), operands.inverse<0>(1));
+    multiply_64x32_columns(y2, operands.values(2), operands.inverse<0>(2));
+    multiply_64x16_columns(y3, operands.values(3), operands.inverse<0>(3));
     products_commit();
+    std::uint32_t r[4][4], write[4][4];
     float2 after[8];
     read_factors(after, stage.factors.after, lane);
+    const float whole = stage.factors.whole;
+    if (now > 0) warp_arrive(shared_address(&shared.empty[(now - 1) % kEventStages]), lane);
+    hand_over_state(shared, rounded, is_read, states, warp, lane);
+    states += is_read;
+    is_read = stage.info.snapshot >= 0;
+    products_wait<1>();
+    pin(x);
 #pragma unroll
-    for (int i = 0; i < 64; ++i) s[i] *= whole;
+    for (int i = 0; i < 4; ++i) round_sums(x, i, r[i]);
+    products_begin();
+    multiply_64x32(y0, r[0], operands.inverse<1>(0), 1);
+    multiply_64x32(y1, r[1], operands.inverse<1>(1), 1);
+    multiply_64x32(y2, r[2], operands.inverse<1>(2), 1);
+    add_64x16(y3, r[3], operands.inverse<1>(3));
+    products_commit();
+#pragma unroll
+    for (int i = 0; i < 64; ++i) s[i] *= whole;  // here, where there is time
+    pin(s);
     products_wait<0>();
     pin(y0), pin(y1), pin(y2), pin(y3);
-    float z[32];
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
-      z[i] = y0[i], z[8 + i] = y0[8 + i] + y1[i], z[16 + i] = y1[8 + i] + y2[i], z[24 + i] = y2[8 + i] + y3[i];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        r[j / 2][j % 2 * 2 + i] = pack_bf16(z[4 * j + 2 * i] * after[j].x, z[4 * j + 2 * i + 1] * after[j].y);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) pin(r[i]);
-    pin(s);
+    for (int i = 0; i < 8; ++i) u0[i] = y0[i], u0[8 + i] = y0[8 + i] + y1[i];
+    weigh_deltas(after, u0, write[0], write[1]);
     products_begin();
 #pragma unroll
-    for (int i = 0; i < 4; ++i) multiply_64x128_transposed(s, r[i], operand_transposed(k + 2048 * i));
+    for (int i = 0; i < 2; ++i) multiply_64x128_transposed(s, write[i], operands.transposed_keys(i));
     products_commit();
-    const int tile = now % kDeltaTiles;
-    barrier_wait(shared_address(&shared.u_free[tile]), (event / kDeltaTiles & 1) ^ 1);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      std::uint32_t u[4];
-      round_sums(z, j, u);
-      store_transposed(shared_address(shared.u[tile]) + 16 * 128 * j + tile_at, u);
+    for (int i = 0; i < 8; ++i) u1[i] = y1[8 + i] + y2[i], u1[8 + i] = y2[8 + i] + y3[i];
+    weigh_deltas(after + 4, u1, write[2], write[3]);
+    products_begin();
+#pragma unroll
+    for (int i = 2; i < 4; ++i) multiply_64x128_transposed(s, write[i], operands.transposed_keys(i));
+    products_commit();
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      std::uint32_t words[4];
+      round_sums(u0, j, words);
+      store_transposed(shared_address(shared.u[tile]) + 16 * 128 * j + tile_at, words);
+      round_sums(u1, j, words);
+      store_transposed(shared_address(shared.u[tile]) + 16 * 128 * (2 + j) + tile_at, words);
     }
     warp_arrive(shared_address(&shared.u_ready[tile]), lane);
-    if (event + 1 < place.events) barrier_wait(shared_address(&shared.ready[next]), (event + 1) / kEventStages & 1);
+    operands = EventOperands::of(shared.stages[next % kEventStages]);
+    if (next < events) barrier_wait(shared_address(&shared.ready[next % kEventStages]), next / kEventStages & 1);
     products_wait<0>();
     pin(s);
-    warp_arrive(shared_address(&shared.empty[at]), lane);
     round_state(s, rounded);
-    begin_prediction(x, rounded, shared.stages[next]);  // after the last event for nothing
   }
-  products_wait<0>();
-  pin(x);
-  if (is_read) hand_over_state(shared, rounded, states, warp, lane);
+  barrier_wait(shared_address(&shared.state_free[states % kStateTiles]), (states / kStateTiles & 1) ^ 1);
+  hand_over_state(shared, rounded, is_read, states, warp, lane);
   const int last = place.events > 0 ? selection.event_chunk[place.first_event + place.events - 1] : -1;
   const float decay = exp2_fast(sum_gap(a, place, last + 1, place.chunks));
   for_each_state_element(warp, lane, [&](int i, int row, int column) { state[row * kDim + column] = s[i] * decay; });
@@ -183,14 +243,11 @@ __global__ void __launch_bounds__(kEventThreads, 1) sparse_events_kernel(const _
   const EventPlace place = event_place(a, s, sequence, row, block / 2 % per, block % 2);
   let_next_kernel_start();
   if (place.chunks == 0) return;
-  for (int i = thread; i < kEventStages * kTileBytes / 16; i += kEventThreads) {  // the blocks that are dropped stay so
-    *reinterpret_cast<uint4*>(shared.stages[i % kEventStages].transform + i / kEventStages * 16) =
-        make_uint4(0, 0, 0, 0);
-  }
   if (thread == 0) {
+    shared.stored[0] = shared.stored[1] = 0;
     for (int i = 0; i < kEventStages; ++i) {
-      barrier_init(shared_address(&shared.full[i]), 1);
-      barrier_init_for_warps(shared_address(&shared.ready[i]), 1);
+      barrier_init(shared_address(&shared.full[i]), 2);
+      barrier_init_for_warps(shared_address(&shared.ready[i]), 2);
       barrier_init_for_warps(shared_address(&shared.empty[i]), 4);
     }
     for (int i = 0; i < kDeltaTiles; ++i) {
@@ -205,17 +262,19 @@ __global__ void __launch_bounds__(kEventThreads, 1) sparse_events_kernel(const _
   }
   fence_engines();
   __syncthreads();
-  const int role = __shfl_sync(0xffffffffu, thread / 32, 0);  // known to be the same for a warp
+  const int role = uniform_warp();
   if (role < 4) {
+    set_registers_up<240>();
     run_chain(a, s, place, shared, thread);
-  } else if (role == 4) {
-    load_events<kWalk>(a, s, place, shared, lane);
-  } else if (role == 5) {
-    prepare_events(place, shared, lane);
-  } else if (role == 6) {
-    store_deltas(a, s, place, shared, lane);
   } else {
-    store_states<kWalk>(a, s, place, shared, lane);
+    set_registers_down<96>();
+    if (role == 4) load_events<kWalk, kLoadKeys>(a, s, place, shared, lane);
+    if (role == 5) prepare_events<0>(place, shared, lane);
+    if (role == 10) prepare_events<1>(place, shared, lane);
+    if (role == 6) store_deltas(a, s, place, shared, lane);
+    if (role == 7) store_states<kWalk>(a, s, place, shared, lane);
+    if (role == 8) publish_progress(a, place, shared, lane);
+    if (role == 9) load_events<kWalk, kLoadOthers>(a, s, place, shared, lane);
   }
 }
 

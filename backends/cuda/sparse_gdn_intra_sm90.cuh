@@ -268,7 +268,9 @@ __device__ __forceinline__ void form_block_rows(const SparsePrefillArgs& a, Intr
       if (i >= count) break;
 #pragma unroll
       for (int n = 0; n < 8; ++n) x[i][n] = -x[i][n];
-      to[i].left[warp - 1][lane] = finish_block(x[i], shared.beta[head + i] + 16 * (warp - 1), lane);
+      const uint4 block = finish_block(x[i], shared.beta[head + i] + 16 * (warp - 1), lane);
+      std::uint32_t* words = to[i].words + InverseBlocks::left_place(warp, 0, lane);
+      words[0] = block.x, words[32] = block.y, words[128] = block.z, words[160] = block.w;
       if (warp == 3) keep_tail(x[i], shared.tail[i], lane);
     }
   }
@@ -276,8 +278,9 @@ __device__ __forceinline__ void form_block_rows(const SparsePrefillArgs& a, Intr
   for (int i = 0; i < 2; ++i) {
     if (i >= count) break;
     const uint4 block = finish_block(own[i], shared.beta[head + i] + 16 * warp, lane);
-    to[i].own_first[warp][lane] = make_uint2(block.x, block.y);
-    to[i].own_last[warp][lane] = block.w;
+    std::uint32_t* words = to[i].words + InverseBlocks::own_place(warp, 0, lane);
+    const int right = warp < 3 ? 128 : 64;
+    words[0] = block.x, words[32] = block.y, words[right] = 0, words[right + 32] = block.w;
     if (warp == 3) keep_tail(own[i], shared.tail[i] + 16, lane);
   }
 }

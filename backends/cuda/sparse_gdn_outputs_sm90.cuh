@@ -179,9 +179,15 @@ struct InverseRow {
 __device__ __forceinline__ InverseRow load_inverse(const SparsePrefillArgs& a, int chunk, int head, int warp,
                                                    int lane) {
   const InverseBlocks& from = a.work.inverse[static_cast<std::int64_t>(chunk) * a.value_heads + head];
-  const uint2 first = __ldg(&from.own_first[warp][lane]);
-  const uint4 own = make_uint4(first.x, first.y, 0, __ldg(&from.own_last[warp][lane]));
-  return {own, warp > 0 ? __ldg(&from.left[warp - 1][lane]) : make_uint4(0, 0, 0, 0)};
+  const auto word = [&](int place) { return __ldg(from.words + place); };
+  InverseRow row = {};
+  row.own = make_uint4(word(InverseBlocks::own_place(warp, 0, lane)), word(InverseBlocks::own_place(warp, 1, lane)), 0,
+                       word(InverseBlocks::own_place(warp, 3, lane)));
+  if (warp > 0) {
+    const int left = InverseBlocks::left_place(warp, 0, lane);
+    row.left = make_uint4(word(left), word(left + 32), word(left + 128), word(left + 160));
+  }
+  return row;
 }
 
 /// U' = T' V of a skipped chunk, in the place of V. `only`: the barrier of this warpgroup.

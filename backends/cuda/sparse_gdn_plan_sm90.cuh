@@ -9,16 +9,20 @@ namespace cairn::gpu::sm90::sparse {
 inline constexpr int kDim = 128, kMaxHeadsPerKey = 4;
 inline constexpr int kDecayBytes = kChunk * 4, kSnapshotBytes = 4 * kTileBytes;
 
-/// T' = inverse diag(beta) of one chunk and head, bf16, in blocks of 16 x 16 that are left operands: a lane has words
-/// 0 to 3 of each. Of a diagonal block word 2, the upper right quarter, is zero and not kept.
+/// T' = inverse diag(beta) of one chunk and head, bf16: of every 16 columns the 32 rows from the diagonal block on (of
+/// the last ones 16), in matrices of 8 x 8 as products take them from shared memory: the two of columns 0 to 7 of the
+/// diagonal block, of the block below it, then those of columns 8 to 15. A lane's words of a left operand lie in them
+/// as they are: word w of a block belongs to columns 8 (w / 2) on and rows 8 (w % 2) on.
 struct InverseBlocks {
-  uint4 left[3][32];           ///< 10 21 32
-  uint2 own_first[4][32];      ///< 00 11 22 33: words 0, 1
-  std::uint32_t own_last[4][32];  ///< word 3
+  std::uint32_t words[7 * 4 * 32];
 
-  __device__ __forceinline__ uint4 own(int row, int lane) const {
-    const uint2 first = own_first[row][lane];
-    return make_uint4(first.x, first.y, 0, own_last[row][lane]);
+  /// Of the diagonal block in rows 16 i.
+  __device__ __forceinline__ static int own_place(int i, int word, int lane) {
+    return 256 * i + word / 2 * (i < 3 ? 128 : 64) + word % 2 * 32 + lane;
+  }
+  /// Of the block left of it, i > 0.
+  __device__ __forceinline__ static int left_place(int i, int word, int lane) {
+    return 256 * (i - 1) + word / 2 * 128 + 64 + word % 2 * 32 + lane;
   }
 };
 inline constexpr int kInverseBytes = sizeof(InverseBlocks);
@@ -56,8 +60,8 @@ __device__ __forceinline__ ChunkRows chunk_rows(const SparsePrefillArgs& a, int 
   return {first, min(kChunk, a.select.token_begin[sequence + 1] - first)};
 }
 
-/// Rows from `count` on of `tiles` tiles of 64 rows that lie one after another: a neighbour's numbers must not meet even a
-/// zero of ours. 128 threads.
+/// Rows from `count` on of `tiles` tiles of 64 rows that lie one after another: a neighbour's numbers must not meet
+/// even a zero of ours. 128 threads.
 __device__ __forceinline__ void clear_rows(unsigned char* tile, int tiles, int count, int thread) {
   const int pieces = (kChunk - count) * 8;
   for (int i = thread; i < tiles * pieces; i += 128) {
