@@ -39,7 +39,7 @@ __device__ __forceinline__ int heads_side_by_side(const GdnPrefillArgs& a) { ret
 /// line of chunks, which is cut into windows of one length; later blocks have earlier windows. A head that goes over
 /// the end of a window is begun by the block of the next window, as the first thing that it does, and finished by the
 /// block of this one, as its last. A window is no shorter than a head, so the state is there by then, and who leaves
-/// one waits for nobody. All blocks are equally busy, however many heads there are.
+/// one waits for nobody. So blocks are equally busy, however many heads there are.
 template <class Visit>
 __device__ __forceinline__ void for_each_segment(const GdnPrefillArgs& a, const Visit& visit) {
   const int side = heads_side_by_side(a), total = a.chunk_begin[a.sequence_count] * a.key_heads;
@@ -94,7 +94,8 @@ __device__ __forceinline__ void load_stage(const GdnPrefillArgs& a, const ScanPl
   for (int i = 0; i < 2; ++i) load_tile(shared_address(to.kq[i][1]), &a.q, place.key_head * kDim + 64 * i, row, full);
 }
 
-/// One warpgroup: A' of every chunk.
+/// One warpgroup: A' of every chunk. Rows past the end of a sequence may be cleared meanwhile: they reach columns of A'
+/// that the mask or a zero block hides, and rows that nobody stores.
 __device__ __forceinline__ void run_scores(const GdnPrefillArgs& a, HeadsShared& shared, int thread) {
   const int warp = uniform_warp() % 4, lane = thread % 32;
   RingPlace<kHeadsStages> at;

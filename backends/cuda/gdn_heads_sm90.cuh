@@ -3,8 +3,8 @@
 //   Computes  as gdn_scan, the same sums in the same order: a sequence has the same bits whichever of the two runs
 //   Launch    blocks of 4 warpgroups, one for each multiprocessor at most, early after gdn_intra; see for_each_segment
 //             0, 1: 64 value columns each (208 registers): S -> X, Q S -> U' -> S, O. S^T, X^T, U'^T and O^T stay in
-//             registers, every product has its left side there, and nothing is handed over
-//             2: A' of a chunk ahead (72).  3: three warps: loads; factors from g; stores (24)
+//             registers, every product has its left side there, and no warpgroup hands anything over but outputs
+//             2: A' of up to two chunks ahead (72).  3: three warps: loads; stores; factors from g (24)
 //   Shared    3 stages of K, Q, V, T' (54 KB) and factors, A' of 2 chunks, outputs of 2 chunks (32 KB)
 //   Traffic   54 KB per chunk and head from L2; from memory 27 KB a token with 16 key and 32 value heads
 //   Measured  (H200, 8 x 8,192 tokens, in turns with the form that had A' from gdn_intra and outputs by a warpgroup of
@@ -90,7 +90,7 @@ __device__ __forceinline__ void run_half(const GdnPrefillArgs& a, HeadsShared& s
       barrier_wait(shared_address(&shared.full[at.index]), at.parity);
       const int count = place.rows(chunk).count;
       if (count == kChunk) return;
-      // Each half clears the keys for itself.
+      // Each half clears the keys for itself; the other one may still read them, but zeros where these come.
       HeadsStage& to = shared.stages[at.index];
       clear_rows(to.kq[0][0], to.kq[1][0], to.v[half], count, thread);
       warpgroup_barrier(1 + half);
@@ -168,8 +168,8 @@ __device__ __forceinline__ void run_half(const GdnPrefillArgs& a, HeadsShared& s
       }
       products_wait<1>();
       pin(s);
-      // The next products of the state begin with half of it rounded. After the last chunk they are of nothing in
-      // particular.
+      // The next products of the state begin with half of it rounded. After the last chunk they are of that chunk
+      // again, for nothing.
       const std::uint64_t next = operand(shared_address(shared.stages[at.index].kq));
 #pragma unroll
       for (int i = 0; i < 4; ++i) round_sums(s, i, rounded[i]), pin(rounded[i]);

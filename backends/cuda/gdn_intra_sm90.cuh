@@ -29,7 +29,6 @@
 namespace cairn::gpu::sm90 {
 
 /// Warpgroups of a block, at most: a launch may take fewer.
-template <bool kScores>
 inline constexpr int kIntraGroups = 4;
 
 /// Shared memory of one warpgroup. The queries come to where the matrices will be, a tile to each; the scores to where
@@ -42,10 +41,8 @@ struct IntraSlab {
 static_assert(sizeof(IntraSlab) % 1024 == 0 && sizeof(LowerMatrix) % 1024 == 0 && sizeof(LowerMatrix) >= kTileBytes &&
                   2 * sizeof(LowerTile) <= 2 * kTileBytes,
               "room for tiles");
-template <bool kScores>
-inline constexpr int kIntraSharedBytes = kIntraGroups<kScores> * sizeof(IntraSlab) + 64;
-static_assert(kIntraSharedBytes<false> <= 232448 && kIntraSharedBytes<true> <= 232448,
-              "one block for each multiprocessor");
+inline constexpr int kIntraSharedBytes = kIntraGroups * sizeof(IntraSlab) + 64;
+static_assert(kIntraSharedBytes <= 232448, "one block for each multiprocessor");
 
 /// What a warpgroup works on in one turn: two value heads of a (chunk, key head). Kept up from turn to turn, since
 /// divisions and arguments at a computed index are slow.
@@ -114,8 +111,8 @@ __device__ __forceinline__ void scan_gates(const IntraGates& gates, float (*g)[k
   float first[2], both[2], sum[2], before[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    first[i] = fmaxf(gates.decay[2 * i], -120.0f) * 1.4426950408889634f;
-    both[i] = first[i] + fmaxf(gates.decay[2 * i + 1], -120.0f) * 1.4426950408889634f;
+    first[i] = clamp_decay(gates.decay[2 * i]) * 1.4426950408889634f;
+    both[i] = first[i] + clamp_decay(gates.decay[2 * i + 1]) * 1.4426950408889634f;
   }
   const float other = __shfl_up_sync(0xffffffffu, both[1], 2);
   sum[0] = lane < 2 ? both[0] : both[0] + other;
@@ -189,8 +186,8 @@ __device__ __forceinline__ void store_scores(const float (&qk)[32], const float*
 
 /// One of each of a chunk's factors.
 template <bool kScores>
-__device__ __forceinline__ void store_factors(const GdnPrefillArgs& a, std::int64_t chunk, const float* g, int place) {
-  float* to = a.work.factors + chunk * (kScores ? 4 : 1) * kChunk + place;
+__device__ __forceinline__ void store_factors(const GdnPrefillArgs& a, std::int64_t index, const float* g, int place) {
+  float* to = a.work.factors + index * (kScores ? 4 : 1) * kChunk + place;
   to[0] = g[place];
   if constexpr (kScores) {
     const float in = exp2_fast(g[place]);
@@ -215,20 +212,19 @@ __device__ __forceinline__ void multiply_keys(IntraSlab& slab, float (&kk)[32], 
 }
 
 template <bool kScores>
-__global__ void __launch_bounds__(128 * kIntraGroups<kScores>, 1)
-    gdn_intra_kernel(const __grid_constant__ GdnPrefillArgs a) {
+__global__ void __launch_bounds__(128 * kIntraGroups, 1) gdn_intra_kernel(const __grid_constant__ GdnPrefillArgs a) {
   const int groups = blockDim.x / 128;
   extern __shared__ __align__(1024) unsigned char shared[];
   const int uniform = uniform_warp();
   const int group = uniform / 4, warp = uniform % 4, thread = threadIdx.x % 128, lane = thread % 32;
   IntraSlab& slab = reinterpret_cast<IntraSlab*>(shared)[group];
   const bool is_storing = warp % 2 == 0 && lane == 0;  // of its matrix
-  const std::uint32_t full = shared_address(shared + kIntraGroups<kScores> * sizeof(IntraSlab)) + 8 * group;
+  const std::uint32_t full = shared_address(shared + kIntraGroups * sizeof(IntraSlab)) + 8 * group;
   const int barrier = 1 + group, mine = warp / 2, pair_barrier = 1 + groups + 2 * group + mine;
   const IntraWalk walk(a, gridDim.x * groups);
   const int heads_per_key = walk.heads_per_key, begin = blockIdx.x * groups + group;
   let_next_kernel_start();
-  if (!a.overlapped && blockIdx.x == 0) {
+  if (!a.overlapped && blockIdx.x == 0) {  // for gdn_heads, which waits for the whole of this kernel
     for (int i = threadIdx.x; i < 2 * a.heads_blocks; i += blockDim.x) a.work.ready[i] = 0;
   }
   if (begin >= walk.item_count) return;
@@ -241,7 +237,9 @@ __global__ void __launch_bounds__(128 * kIntraGroups<kScores>, 1)
       load_tile(shared_address(slab.k) + i * kTileBytes, &a.k, item.key_head * kDim + 64 * i, item.rows.first, full);
     }
   };
-  const auto load_queries = [&] {  // each by the thread that has seen the stores from there
+  // Each by the thread that has seen the stores from there. Its bytes may count before thread 0 expects them: the
+  // arrival of thread 0 is still to come.
+  const auto load_queries = [&] {
     if (kScores && is_storing)
       load_tile(shared_address(&slab.matrix[mine]), &a.q, item.key_head * kDim + 64 * mine, item.rows.first, full);
   };

@@ -37,13 +37,14 @@ __device__ __forceinline__ std::uint32_t block_address(const LowerTile& tile, in
 struct LowerOperand {
   unsigned char zeros0[512], most[9][512], zeros1[512], last[512];
 };
-/// What a load brings.
+/// What of it a load does not bring.
 inline constexpr int kLowerOperandZeros = 1024;
 static_assert(sizeof(LowerOperand) == sizeof(LowerTile) + kLowerOperandZeros, "a copy of the tile");
-/// Rows 32 to 63 or 0 to 31 of columns 16 i to 16 i + 15.
+/// Operand of rows of 32 bytes.
 __device__ __forceinline__ std::uint64_t operand_32(std::uint32_t address) {
   return (std::uint64_t{3} << 62) | (std::uint64_t{16} << 32) | (std::uint64_t{1} << 16) | ((address & 0x3FFFF) >> 4);
 }
+/// Rows 32 to 63 or 0 to 31 of columns 16 i to 16 i + 15.
 __device__ __forceinline__ std::uint64_t lower_columns(std::uint64_t operand, int i) {
   return further(operand, (i + 1) % 4 * 1024);
 }
@@ -69,13 +70,14 @@ struct ChunkFactors {
   float read[kChunk];  ///< scale 2^g
 };
 
-/// Intermediate tensors, chunk-major.  [chunk, HV] each.
+/// Intermediate tensors, chunk-major.
 struct GdnWorkspace {
-  LowerTile* inverses;  ///< T' = M^-1 diag(beta)
-  LowerTile* scores;    ///< A' = scale (Q K^T) 2^(g_i - g_j), j <= i; not for gdn_heads
-  float* factors;       ///< ChunkFactors for gdn_scan, [64] of them, g, for gdn_heads
-  int* ready;           ///< [chunk, HK]: 1 once the inverses and factors of the key head's value heads are written; or
-                        ///< [blocks, 2] of gdn_heads: 1 once the first segment of a block has left its state
+  LowerTile* inverses;  ///< [chunk, HV]: T' = M^-1 diag(beta)
+  LowerTile* scores;    ///< [chunk, HV]: A' = scale (Q K^T) 2^(g_i - g_j), j <= i; for gdn_scan
+  float* factors;       ///< [chunk, HV]: ChunkFactors for gdn_scan, only g of them (64 numbers) for gdn_heads
+  /// [chunk, HK]: 1 once all of a key head and its value heads is written, for an overlapped gdn_scan; or [blocks, 2]:
+  /// 1 once the first segment of a block of gdn_heads has left its state.
+  int* ready;
 };
 
 struct GdnPrefillArgs {
@@ -91,7 +93,8 @@ struct GdnPrefillArgs {
   std::int64_t out_stride;
   float scale, log2_scale;
   int key_heads, value_heads, checkpoint_chunks;
-  int sequence_count, overlapped;
+  int sequence_count;
+  int overlapped;                  ///< gdn_scan runs beside gdn_intra, by flags
   int heads_blocks, heads_window;  ///< of gdn_heads: how many blocks, and how many chunks each goes through
   int token_begin[kMaxSequences + 1];
   int chunk_begin[kMaxSequences + 1];

@@ -6,6 +6,7 @@
 // Decode of one token a sequence: gdn_decode.
 // Takes bf16, K = V = 128, HV / HK <= 4, 16-byte aligned rows, no residual, a scale above 0; the rest goes to the shared
 // operator.
+#include <algorithm>
 #include <cmath>
 
 #include "backends/cuda/cuda_overrides.h"
@@ -77,18 +78,17 @@ Error launch_scan(const Launcher& launcher, const GdnPrefillArgs& args, int bloc
 /// Plans the windows of gdn_heads; chunks > 0.
 void plan_windows(GdnPrefillArgs& args, int processors) {
   const int chunks = args.chunk_begin[args.sequence_count], side = args.value_heads / args.key_heads;
-  const int most = (processors < kMaxHeadsBlocks ? processors : kMaxHeadsBlocks) / side,
-            total = chunks * args.key_heads;
-  int longest = 0;
+  const int most = std::max(1, std::min(processors, kMaxHeadsBlocks) / side), total = chunks * args.key_heads;
+  int longest = 0, sequences = 0;
   for (int b = 0; b < args.sequence_count; ++b) {
     const int length = args.chunk_begin[b + 1] - args.chunk_begin[b];
-    if (longest < length) longest = length;
+    longest = std::max(longest, length), sequences += length > 0;
   }
-  int window = (total + most - 1) / most;
-  if (window < longest) window = longest;
-  // Whole heads where that costs little: no state is handed over.
-  const std::int64_t whole = (static_cast<std::int64_t>(window) + longest - 1) / longest * longest;
-  if (whole * 20 <= static_cast<std::int64_t>(window) * 21) window = static_cast<int>(whole);
+  int window = std::max(longest, (total + most - 1) / most);
+  if (chunks == sequences * longest) {  // all alike: whole heads where that costs little, no state is handed over then
+    const std::int64_t whole = (static_cast<std::int64_t>(window) + longest - 1) / longest * longest;
+    if (whole * 20 <= static_cast<std::int64_t>(window) * 21) window = static_cast<int>(whole);
+  }
   args.heads_window = window;
   args.heads_blocks = (total + window - 1) / window * side;
 }
@@ -108,16 +108,16 @@ bool are_whole_heads_faster(const GdnPrefillArgs& args, int processors) {
 int groups_beside_scan(const GdnPrefillArgs& args, int blocks) {
   const int turns = args.key_heads * ((args.value_heads / args.key_heads + 1) / 2);  // of a chunk
   const int groups = 1 + 2 * turns / blocks;
-  return groups < kIntraGroups<true> ? groups : kIntraGroups<true>;
+  return std::min(groups, kIntraGroups);
 }
 
 /// What does not need the state, for `blocks` multiprocessors.
 template <bool kScores>
 void launch_intra(const Launcher& launcher, const GdnPrefillArgs& args, int blocks) {
-  const int groups = args.overlapped ? groups_beside_scan(args, blocks) : kIntraGroups<kScores>;
+  const int groups = args.overlapped ? groups_beside_scan(args, blocks) : kIntraGroups;
   const int items = (args.chunk_begin[args.sequence_count] * args.key_heads + groups - 1) / groups;
-  launcher(gdn_intra_kernel<kScores>, dim3(blocks < items ? blocks : items), dim3(128 * groups),
-           kIntraSharedBytes<kScores>, args);
+  launcher(gdn_intra_kernel<kScores>, dim3(blocks < items ? blocks : items), dim3(128 * groups), kIntraSharedBytes,
+           args);
 }
 
 /// Sequences [first, first + count) of the batch.

@@ -84,7 +84,7 @@ __device__ __forceinline__ void scan_gates(const SparsePrefillArgs& a, const Gat
                                            const IntraItem& item, int warp, int lane) {
   if (warp >= a.per_group()) return;
   constexpr float kLog2E = 1.4426950408889634f;
-  const float first = fmaxf(gates.decay[0], -120.0f) * kLog2E, both = first + fmaxf(gates.decay[1], -120.0f) * kLog2E;
+  const float first = clamp_decay(gates.decay[0]) * kLog2E, both = first + clamp_decay(gates.decay[1]) * kLog2E;
   float sum = both, whole = (gates.decay[0] + gates.decay[1]) * kLog2E;
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {

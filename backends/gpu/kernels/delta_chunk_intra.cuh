@@ -43,7 +43,7 @@ __device__ __forceinline__ std::uint32_t load_row_pair(const std::uint16_t* row,
 }
 
 /// g clamped at -120: e^-120 is 0 as well (spec 2).
-__device__ __forceinline__ float decay_of(float g) { return exp2f(fmaxf(g, -120.0f) * 1.4426950408889634f); }
+__device__ __forceinline__ float decay_of(float g) { return exp2f((g < -120.0f ? -120.0f : g) * 1.4426950408889634f); }
 
 /// Rows from column c on; token(i) names the tokens. Every load is made, so that all are under way at once: what is not
 /// there is some other row, for finish_columns to clear. Decays are still logarithms.

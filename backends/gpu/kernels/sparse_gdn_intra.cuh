@@ -50,7 +50,7 @@ __global__ void sparse_intra_kernel(SparseGdnStage stage) {
       const float g = t < stage.token_count ? d.log_decay[static_cast<std::int64_t>(stage.first_token + t) * d.value_heads + head] : 0.0f;
       // e^-120 is 0 in f32: the clamp changes nothing and keeps the sums exact enough. The selector's doubles know more
       // small numbers: it gets the sum as it is.
-      sum += fmaxf(g, -120.0f) * 1.44269504088896f;
+      sum += (g < -120.0f ? -120.0f : g) * 1.44269504088896f;
       total += g * 1.44269504088896f;
       decay[i] = sum;
     }
