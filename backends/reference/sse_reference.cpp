@@ -70,11 +70,11 @@ void sse_step(const SseArgs& a, const SseToken& t, float* state_KV, const SseScr
   }
 }
 
-/// softmax(logits)[chosen].
-double route_weight(const float* logits_P, std::int32_t partitions, std::int32_t chosen) {
+/// softmax(logits)[chosen]; exponents from the largest logit on, so that a logit of minus infinity has weight 0.
+double route_weight(const float* logits_P, std::int32_t partitions, std::int32_t chosen, double largest) {
   double total = 0;
-  for (std::int32_t p = 0; p < partitions; ++p) total += std::exp(static_cast<double>(logits_P[p]) - logits_P[chosen]);
-  return 1 / total;
+  for (std::int32_t p = 0; p < partitions; ++p) total += std::exp(logits_P[p] - largest);
+  return std::exp(logits_P[chosen] - largest) / total;
 }
 
 void run_routed(const SseArgs& a, std::int32_t b, std::int64_t t, std::int32_t h, const SseScratch& s) {
@@ -89,7 +89,7 @@ void run_routed(const SseArgs& a, std::int32_t b, std::int64_t t, std::int32_t h
                     1};
   top_k(logits_P, a.partition_count, a.top_k, s.chosen_P);
   for (std::int32_t i = 0; i < a.top_k; ++i) {
-    const double e = route_weight(logits_P, a.partition_count, s.chosen_P[i]);
+    const double e = route_weight(logits_P, a.partition_count, s.chosen_P[i], logits_P[s.chosen_P[0]]);
     token.write_weight = a.gate_write ? e : 1;
     token.read_weight = a.gate_read ? e : 1;
     const std::int64_t head = static_cast<std::int64_t>(s.chosen_P[i]) * a.head_count + h;

@@ -114,5 +114,38 @@ TEST_CASE("a partition that is not chosen does not change") {
   }
 }
 
+TEST_CASE("a chosen partition whose logit is minus infinity adds nothing and decays") {
+  for (const Backend* backend : every_backend()) {
+    CAPTURE(std::string(backend->name));
+    Random random(75);
+    SseProblem p{70,
+                 1,
+                 8,
+                 8,
+                 2,
+                 1,
+                 SseTransition::kGla,
+                 {},
+                 random.normals(70 * 8),
+                 random.unit_rows(70, 8),
+                 random.normals(70 * 8),
+                 Values(70 * 8, -0.125F),
+                 {},
+                 random.normals(2 * 8 * 8)};
+    for (std::int32_t t = 0; t < p.T; ++t) p.logits.insert(p.logits.end(), {0.5F, -INFINITY});
+
+    const Result alone = run_sse(*backend, p, SsePath::kAuto);
+    p.top_k = 2;
+    const Result both = run_sse(*backend, p, SsePath::kAuto);
+
+    REQUIRE(alone.trouble == "");
+    REQUIRE(both.trouble == "");
+    CHECK(error_of(both.out, alone.out) <= tolerance_on(*backend));
+    for (std::size_t i = 64; i < 128; ++i) p.states[i] *= std::exp(-0.125F * 70);
+    std::copy_n(alone.state.begin(), 64, p.states.begin());
+    CHECK(error_of(both.state, p.states) <= tolerance_on(*backend));
+  }
+}
+
 }  // namespace
 }  // namespace cairn::test
