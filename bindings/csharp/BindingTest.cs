@@ -2,6 +2,7 @@ using System;
 using System.Collections.Generic;
 using System.IO;
 using System.Linq;
+using System.Threading;
 using Cairn;
 
 /// <summary>The main job through the C# binding, and everything that a careless host may do. Argument: the model.</summary>
@@ -67,9 +68,8 @@ static class BindingTest {
     using (var state = new State(model)) {
       stream.Read(state, Note);
       float[] last = state.LastLogits();
-      ReadOnlySpan<float> lent = stream.Logits();
-      Check(lent.Length == model.VocabSize, "one logit a token");
-      Check(lent.SequenceEqual(last.AsSpan()), "lent logits are the state's last logits");
+      Check(stream.WithLogits(0, lent => lent.Length) == model.VocabSize, "one logit a token");
+      Check(stream.WithLogits(0, lent => lent.SequenceEqual(last.AsSpan())), "lent logits are the state's last logits");
       var sampler = new Sampler {Temperature = 1, TopK = 20, Seed = 7};
       Check(stream.Sample(sampler, 0, 3) == stream.Sample(sampler, 0, 3), "sampling is seeded");
     }
@@ -142,6 +142,76 @@ static class BindingTest {
     Fails(Status.InvalidHandle, () => { long position = state.Position; }, "a disposed state");
   }
 
+  static void OnAnotherThread(Action action) {
+    var thread = new Thread(() => action());
+    thread.Start();
+    thread.Join();
+  }
+
+  static void DisposesFromAnotherThreadDuringACall(Model model) {
+    State state = new State(model), spare = new State(model);
+    Cairn.Stream stream = new Cairn.Stream(model), second = new Cairn.Stream(model);
+    int[] tokens = model.Tokenize(Note);
+    stream.Prefill(new[] {state}, new[] {tokens}, null, 0, (done, total) => {
+      OnAnotherThread(stream.Dispose);
+      OnAnotherThread(state.Dispose);
+      return true;
+    });
+    Fails(Status.InvalidHandle, () => { stream.Prefill(new[] {spare}, new[] {tokens}); }, "a disposed stream");
+    Fails(Status.InvalidHandle, () => { long position = state.Position; }, "a disposed state");
+
+    second.Prefill(new[] {spare}, new[] {tokens});
+    float[] last = spare.LastLogits();
+    bool equal = second.WithLogits(0, lent => {
+      OnAnotherThread(() => {
+        second.Dispose();
+        using (var third = new Cairn.Stream(model)) using (var other = new State(model)) {
+          third.Read(other, "Takes the memory that was given back.");
+        }
+      });
+      return lent.SequenceEqual(last.AsSpan());
+    });
+    Check(equal, "logits stay while they are lent");
+    Fails(Status.InvalidHandle, () => { second.WithLogits(0, lent => 0); }, "the logits of a disposed stream");
+    spare.Dispose();
+  }
+
+  static void DisposesWhileOthersCall(Model model) {
+    for (int round = 0; round < 200; ++round) {
+      var state = new State(model);
+      Exception caught = null;
+      var caller = new Thread(() => {
+        try {
+          for (bool isNew = true; isNew;) {
+            using (State fork = state.Fork()) isNew = fork.Position == 0;
+          }
+        } catch (Exception error) {
+          caught = error;
+        }
+      });
+      caller.Start();
+      Thread.Sleep(round % 3);
+      state.Dispose();
+      caller.Join();
+      var refused = caught as CairnException;
+      Check(refused != null && refused.Code == Status.InvalidHandle, "the disposed state is refused: " + caught);
+    }
+  }
+
+  static void CollectsNothingThatACallUses(Model model) {
+    using (var state = new State(model)) {
+      // Nothing but the call itself holds the stream.
+      new Cairn.Stream(model).Read(state, Note, null, 0, (done, total) => {
+        OnAnotherThread(() => {
+          GC.Collect();
+          GC.WaitForPendingFinalizers();
+        });
+        return true;
+      });
+      Check(state.Position > 0, "the text is read");
+    }
+  }
+
   static void CollectsInAnyOrder() {
     foreach (int[] order in new[] {new[] {0, 1, 2, 3}, new[] {3, 2, 1, 0}, new[] {1, 3, 0, 2}}) {
       var things = new object[4];
@@ -167,6 +237,9 @@ static class BindingTest {
       ReportsErrors(device, model, stream);
       NamesAnyFile(device, model);
       CallbacksMayThrowAndCancel(model, stream);
+      DisposesFromAnotherThreadDuringACall(model);
+      DisposesWhileOthersCall(model);
+      CollectsNothingThatACallUses(model);
     }
     DisposesTwiceAndParentsFirst();
     CollectsInAnyOrder();

@@ -1,4 +1,6 @@
 using System;
+using System.Collections.Generic;
+using System.Linq;
 using System.Runtime.InteropServices;
 using Cairn.Native;
 
@@ -28,17 +30,56 @@ sealed class CairnHandle : SafeHandle {
   }
 }
 
+/// <summary>The handle for the length of a call: neither Dispose nor the collector takes it away meanwhile.</summary>
+struct Use : IDisposable {
+  readonly CairnHandle owned;
+
+  /// <summary>0 when disposed: the library refuses it.</summary>
+  internal readonly long Handle;
+
+  internal Use(CairnHandle handle) {
+    bool isHeld = false;
+    try {
+      handle.DangerousAddRef(ref isHeld);
+    } catch (ObjectDisposedException) {
+    }
+    owned = isHeld ? handle : null;
+    Handle = isHeld ? (long)handle.DangerousGetHandle() : 0;
+  }
+
+  public void Dispose() {
+    if (owned != null) owned.DangerousRelease();
+  }
+}
+
+/// <summary>The same for many.</summary>
+sealed class Uses : IDisposable {
+  readonly Use[] uses;
+  internal readonly long[] Handles;
+
+  internal Uses(IList<State> owners) {
+    foreach (State owner in owners) {
+      if (owner == null) throw new ArgumentNullException("states");
+    }
+    uses = owners.Select(owner => owner.InUse()).ToArray();
+    Handles = uses.Select(use => use.Handle).ToArray();
+  }
+
+  public void Dispose() {
+    foreach (Use use in uses) use.Dispose();
+  }
+}
+
 /// <summary>
-/// What devices, models, states and streams share. Disposing twice and in any order is harmless; using a disposed object is
-/// a CairnException with InvalidHandle.
+/// What devices, models, states and streams share. Disposing twice, in any order and from any thread is harmless: what a call
+/// uses at that moment is given back when the call is over. Using a disposed object is a CairnException with InvalidHandle.
 /// </summary>
 public abstract class CairnObject : IDisposable {
   readonly CairnHandle owned;
 
   internal CairnObject(long handle, Action<long> release) { owned = new CairnHandle(handle, release); }
 
-  /// <summary>0 when disposed: the library refuses it.</summary>
-  internal long Handle { get { return owned.IsClosed ? 0 : (long)owned.DangerousGetHandle(); } }
+  internal Use InUse() { return new Use(owned); }
 
   public void Dispose() { owned.Dispose(); }
 

@@ -8,8 +8,8 @@ public sealed class Device : CairnObject {
   public Device(string backend = "auto", int index = 0, int threads = 0)
       : base(Raw.deviceOpen(WithoutNul(backend), index, threads), Raw.deviceRelease) {}
 
-  public string Backend { get { return Raw.deviceBackend(Handle); } }
-  public string Name { get { return Raw.deviceName(Handle); } }
+  public string Backend { get { using (Use use = InUse()) return Raw.deviceBackend(use.Handle); } }
+  public string Name { get { using (Use use = InUse()) return Raw.deviceName(use.Handle); } }
 }
 
 }

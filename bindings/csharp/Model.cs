@@ -10,26 +10,28 @@ public sealed class Model : CairnObject {
       : base(Load(device, path, progress), Raw.modelRelease) {}
 
   static long Load(Device device, string path, Func<long, long, bool> progress) {
-    long handle = 0;
-    ProgressCall.Run(progress, listener => { handle = Raw.modelLoad(device.Handle, WithoutNul(path), listener); });
-    return handle;
+    using (Use use = device.InUse()) {
+      long parent = use.Handle, handle = 0;
+      ProgressCall.Run(progress, listener => { handle = Raw.modelLoad(parent, WithoutNul(path), listener); });
+      return handle;
+    }
   }
 
-  public string Name { get { return Raw.modelName(Handle); } }
-  public int VocabSize { get { return Raw.modelVocabSize(Handle); } }
-  public int LayerCount { get { return Raw.modelLayerCount(Handle); } }
-  public long FreshStateBytes { get { return Raw.modelFreshStateBytes(Handle); } }
+  public string Name { get { using (Use use = InUse()) return Raw.modelName(use.Handle); } }
+  public int VocabSize { get { using (Use use = InUse()) return Raw.modelVocabSize(use.Handle); } }
+  public int LayerCount { get { using (Use use = InUse()) return Raw.modelLayerCount(use.Handle); } }
+  public long FreshStateBytes { get { using (Use use = InUse()) return Raw.modelFreshStateBytes(use.Handle); } }
 
   /// <summary>The token that a new state reads first, or -1.</summary>
-  public int FirstToken { get { return Raw.modelFirstToken(Handle); } }
+  public int FirstToken { get { using (Use use = InUse()) return Raw.modelFirstToken(use.Handle); } }
 
   /// <summary>Adds no first token.</summary>
   public unsafe int[] Tokenize(string text) {
     byte[] bytes = Encoding.UTF8.GetBytes(text);
-    fixed (byte* data = bytes) {
-      var tokens = new int[Raw.modelTokenCount(Handle, (IntPtr)data, (ulong)bytes.Length)];
+    using (Use use = InUse()) fixed (byte* data = bytes) {
+      var tokens = new int[Raw.modelTokenCount(use.Handle, (IntPtr)data, (ulong)bytes.Length)];
       fixed (int* room = tokens) {
-        Raw.modelTokenize(Handle, (IntPtr)data, (ulong)bytes.Length, (IntPtr)room, (ulong)tokens.Length);
+        Raw.modelTokenize(use.Handle, (IntPtr)data, (ulong)bytes.Length, (IntPtr)room, (ulong)tokens.Length);
       }
       return tokens;
     }
@@ -38,13 +40,15 @@ public sealed class Model : CairnObject {
   /// <summary>Jinja text as the model's makers wrote it, never run by the library; empty when there is none.</summary>
   public unsafe string ChatTemplate {
     get {
-      var room = new byte[Raw.modelChatTemplateBytes(Handle)];
-      fixed (byte* data = room) { Raw.modelChatTemplate(Handle, (IntPtr)data, (ulong)room.Length); }
-      return Encoding.UTF8.GetString(room);
+      using (Use use = InUse()) {
+        var room = new byte[Raw.modelChatTemplateBytes(use.Handle)];
+        fixed (byte* data = room) { Raw.modelChatTemplate(use.Handle, (IntPtr)data, (ulong)room.Length); }
+        return Encoding.UTF8.GetString(room);
+      }
     }
   }
 
-  public bool IsStop(int token) { return Raw.modelIsStop(Handle, token); }
+  public bool IsStop(int token) { using (Use use = InUse()) return Raw.modelIsStop(use.Handle, token); }
 }
 
 }

@@ -9,47 +9,54 @@ public sealed class State : CairnObject {
   readonly Model model;
 
   public State(Model model, long kvCapacityTokens = 0, long rewindWindowTokens = 0)
-      : this(model, Raw.stateCreate(model.Handle, kvCapacityTokens, rewindWindowTokens), true) {}
+      : this(model, Create(model, kvCapacityTokens, rewindWindowTokens), true) {}
+
+  static long Create(Model model, long kvCapacityTokens, long rewindWindowTokens) {
+    using (Use use = model.InUse()) return Raw.stateCreate(use.Handle, kvCapacityTokens, rewindWindowTokens);
+  }
 
   State(Model model, long handle, bool owned) : base(handle, Raw.stateRelease) { this.model = model; }
 
-  public State Fork() { return new State(model, Raw.stateFork(Handle), true); }
-  public void Reset() { Raw.stateReset(Handle); }
-  public void Rewind(long position) { Raw.stateRewind(Handle, position); }
-  public bool CanRewind(long position) { return Raw.stateCanRewind(Handle, position); }
+  public State Fork() { using (Use use = InUse()) return new State(model, Raw.stateFork(use.Handle), true); }
+  public void Reset() { using (Use use = InUse()) Raw.stateReset(use.Handle); }
+  public void Rewind(long position) { using (Use use = InUse()) Raw.stateRewind(use.Handle, position); }
+  public bool CanRewind(long position) { using (Use use = InUse()) return Raw.stateCanRewind(use.Handle, position); }
 
-  public long Position { get { return Raw.statePosition(Handle); } }
-  public long OldestRewindPosition { get { return Raw.stateOldestRewindPosition(Handle); } }
-  public long BytesHeld { get { return Raw.stateBytesHeld(Handle); } }
-  public long BytesShared { get { return Raw.stateBytesShared(Handle); } }
+  public long Position { get { using (Use use = InUse()) return Raw.statePosition(use.Handle); } }
+  public long OldestRewindPosition { get { using (Use use = InUse()) return Raw.stateOldestRewindPosition(use.Handle); } }
+  public long BytesHeld { get { using (Use use = InUse()) return Raw.stateBytesHeld(use.Handle); } }
+  public long BytesShared { get { using (Use use = InUse()) return Raw.stateBytesShared(use.Handle); } }
 
   /// <summary>Writes a snapshot: the old file or the new one, never a mixture.</summary>
-  public void Save(string path) { Raw.stateSave(Handle, WithoutNul(path), null); }
+  public void Save(string path) { using (Use use = InUse()) Raw.stateSave(use.Handle, WithoutNul(path), null); }
 
   /// <summary>All or nothing.</summary>
-  public void Restore(string path) { Raw.stateRestore(Handle, WithoutNul(path), null); }
+  public void Restore(string path) { using (Use use = InUse()) Raw.stateRestore(use.Handle, WithoutNul(path), null); }
 
   /// <summary>The snapshot, written once, in place.</summary>
   public unsafe byte[] ToBytes() {
-    var room = new byte[Raw.stateSnapshotBytes(Handle)];
-    fixed (byte* data = room) {
-      long written = Raw.stateSaveTo(Handle, (IntPtr)data, (ulong)room.Length);
+    using (Use use = InUse()) {
+      var room = new byte[Raw.stateSnapshotBytes(use.Handle)];
+      long written = 0;
+      fixed (byte* data = room) written = Raw.stateSaveTo(use.Handle, (IntPtr)data, (ulong)room.Length);
       if (written != room.Length) Array.Resize(ref room, checked((int)written));
+      return room;
     }
-    return room;
   }
 
   /// <summary>From the bytes of a snapshot, read in place.</summary>
   public unsafe void Restore(ReadOnlySpan<byte> snapshot) {
-    fixed (byte* data = &MemoryMarshal.GetReference(snapshot)) {
-      Raw.stateRestoreFrom(Handle, (IntPtr)data, (ulong)snapshot.Length);
+    using (Use use = InUse()) fixed (byte* data = &MemoryMarshal.GetReference(snapshot)) {
+      Raw.stateRestoreFrom(use.Handle, (IntPtr)data, (ulong)snapshot.Length);
     }
   }
 
   /// <summary>The logits after the last token read, also after a restore.</summary>
   public unsafe float[] LastLogits() {
     var logits = new float[model.VocabSize];
-    fixed (float* room = logits) Raw.stateLastLogits(Handle, (IntPtr)room, (ulong)logits.Length);
+    using (Use use = InUse()) fixed (float* room = logits) {
+      Raw.stateLastLogits(use.Handle, (IntPtr)room, (ulong)logits.Length);
+    }
     return logits;
   }
 }

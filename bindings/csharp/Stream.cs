@@ -17,6 +17,9 @@ public sealed class Sampler {
 /// <summary>How GDN layers select what they read.</summary>
 public enum Sparse { Adaptive = 0, All = 1, Random = 2, Fixed = 3 }
 
+/// <summary>Looks at lent logits.</summary>
+public delegate T LogitsFunction<T>(ReadOnlySpan<float> logits);
+
 /// <summary>A queue of work with its logits. One thread at a time.</summary>
 public sealed class Stream : CairnObject {
   const int Dense = -1;
@@ -24,7 +27,11 @@ public sealed class Stream : CairnObject {
 
   /// <summary>maxSequences 0: the library's default.</summary>
   public Stream(Model model, int maxSequences = 0)
-      : base(Raw.streamCreate(model.Handle, maxSequences), Raw.streamRelease) { this.model = model; }
+      : base(Create(model, maxSequences), Raw.streamRelease) { this.model = model; }
+
+  static long Create(Model model, int maxSequences) {
+    using (Use use = model.InUse()) return Raw.streamCreate(use.Handle, maxSequences);
+  }
 
   /// <summary>
   /// Reads text into a state. A new state reads the model's first token before it. Progress counts tokens, may cancel at
@@ -40,38 +47,44 @@ public sealed class Stream : CairnObject {
   /// <summary>Reads tokens[i] into states[i], all at once. One row of logits a sequence, after its last token.</summary>
   public unsafe void Prefill(IList<State> states, IList<int[]> tokens, Sparse? sparse = null, long seed = 0,
                              Func<long, long, bool> progress = null) {
-    long[] handles = states.Select(state => state.Handle).ToArray();
     long[] lengths = tokens.Select(part => (long)part.Length).ToArray();
     int[] joined = tokens.Count == 1 ? tokens[0] : tokens.SelectMany(part => part).ToArray();
     int policy = sparse.HasValue ? (int)sparse.Value : Dense;
-    ProgressCall.Run(progress, listener => {
-      fixed (long* handlesAt = handles, lengthsAt = lengths) fixed (int* tokensAt = joined) {
-        Raw.streamPrefill(Handle, (IntPtr)handlesAt, (ulong)handles.Length, (IntPtr)tokensAt, (ulong)joined.Length,
-                          (IntPtr)lengthsAt, (ulong)lengths.Length, 0, policy, seed, listener);
-      }
-    });
+    using (Use use = InUse()) using (var read = new Uses(states)) {
+      long stream = use.Handle;
+      long[] handles = read.Handles;
+      ProgressCall.Run(progress, listener => {
+        fixed (long* handlesAt = handles, lengthsAt = lengths) fixed (int* tokensAt = joined) {
+          Raw.streamPrefill(stream, (IntPtr)handlesAt, (ulong)handles.Length, (IntPtr)tokensAt, (ulong)joined.Length,
+                            (IntPtr)lengthsAt, (ulong)lengths.Length, 0, policy, seed, listener);
+        }
+      });
+    }
   }
 
   /// <summary>Reads one token into each state. Row i of the logits belongs to states[i].</summary>
   public unsafe void Decode(IList<State> states, params int[] tokens) {
-    long[] handles = states.Select(state => state.Handle).ToArray();
-    fixed (long* handlesAt = handles) fixed (int* tokensAt = tokens) {
-      Raw.streamDecode(Handle, (IntPtr)handlesAt, (ulong)handles.Length, (IntPtr)tokensAt, (ulong)tokens.Length);
+    using (Use use = InUse()) using (var read = new Uses(states)) {
+      fixed (long* handlesAt = read.Handles) fixed (int* tokensAt = tokens) {
+        Raw.streamDecode(use.Handle, (IntPtr)handlesAt, (ulong)read.Handles.Length, (IntPtr)tokensAt, (ulong)tokens.Length);
+      }
     }
   }
 
   /// <summary>
-  /// A row of the last call's logits: the library's own memory, no copy. Valid until the next call on this stream.
+  /// Lends a row of the last call's logits: the library's own memory, read-only, no copy. It is only valid inside the function.
   /// </summary>
-  public unsafe ReadOnlySpan<float> Logits(long row = 0) {
-    Lent lent = Raw.streamLogits(Handle, row);
-    return new ReadOnlySpan<float>((void*)lent.Data, checked((int)lent.Count));
+  public unsafe T WithLogits<T>(long row, LogitsFunction<T> function) {
+    using (Use use = InUse()) {
+      Lent lent = Raw.streamLogits(use.Handle, row);
+      return function(new ReadOnlySpan<float>((void*)lent.Data, checked((int)lent.Count)));
+    }
   }
 
   /// <summary>Chooses a token from a row of the logits, which stay where they are.</summary>
   public unsafe int Sample(Sampler sampler, long row = 0, long draw = 0, params int[] recent) {
-    fixed (int* recentAt = recent) {
-      return Raw.streamSample(Handle, row, sampler.Temperature, sampler.TopK, sampler.TopP, sampler.MinP,
+    using (Use use = InUse()) fixed (int* recentAt = recent) {
+      return Raw.streamSample(use.Handle, row, sampler.Temperature, sampler.TopK, sampler.TopP, sampler.MinP,
                               sampler.RepetitionPenalty, sampler.Seed, draw, (IntPtr)recentAt, (ulong)recent.Length);
     }
   }
@@ -112,9 +125,10 @@ public sealed class Stream : CairnObject {
   }
 
   sealed class TextDecoder : CairnObject {
-    internal TextDecoder(Model model) : base(Raw.decoderCreate(model.Handle), Raw.decoderRelease) {}
-    internal string Push(int token) { return Text(Raw.decoderPush(Handle, token)); }
-    internal string Finish() { return Text(Raw.decoderFinish(Handle)); }
+    internal TextDecoder(Model model) : base(Create(model), Raw.decoderRelease) {}
+    static long Create(Model model) { using (Use use = model.InUse()) return Raw.decoderCreate(use.Handle); }
+    internal string Push(int token) { using (Use use = InUse()) return Text(Raw.decoderPush(use.Handle, token)); }
+    internal string Finish() { using (Use use = InUse()) return Text(Raw.decoderFinish(use.Handle)); }
     static unsafe string Text(Lent lent) {
       return lent.Count == UIntPtr.Zero ? "" : Encoding.UTF8.GetString((byte*)lent.Data, checked((int)lent.Count));
     }

@@ -185,6 +185,91 @@ public final class BindingTest {
     fails(Status.INVALID_HANDLE, state::position, "a closed state");
   }
 
+  private static void onAnotherThread(Runnable action) {
+    Thread thread = new Thread(action);
+    thread.start();
+    try {
+      thread.join();
+    } catch (InterruptedException error) {
+      throw new AssertionError(error);
+    }
+  }
+
+  private static void pause(long milliseconds) {
+    try {
+      Thread.sleep(milliseconds);
+    } catch (InterruptedException error) {
+      throw new AssertionError(error);
+    }
+  }
+
+  private static void closesFromAnotherThreadDuringACall(Model model) {
+    State state = new State(model), spare = new State(model);
+    Stream stream = new Stream(model), second = new Stream(model);
+    int[] tokens = model.tokenize(NOTE);
+    stream.prefill(List.of(state), List.of(tokens), null, 0, (done, total) -> {
+      onAnotherThread(stream::close);
+      onAnotherThread(state::close);
+      return true;
+    });
+    fails(Status.INVALID_HANDLE, () -> stream.prefill(List.of(spare), List.of(tokens), null, 0, null), "a closed stream");
+    fails(Status.INVALID_HANDLE, state::position, "a closed state");
+
+    second.prefill(List.of(spare), List.of(tokens), null, 0, null);
+    float[] last = spare.lastLogits();
+    boolean equal = second.withLogits(0, logits -> {
+      onAnotherThread(() -> {
+        second.close();
+        try (Stream third = new Stream(model); State other = new State(model)) {
+          third.read(other, "Takes the memory that was given back.");
+        }
+      });
+      for (int i = 0; i < last.length; ++i) {
+        if (logits.get(i) != last[i]) return false;
+      }
+      return true;
+    });
+    check(equal, "logits stay while they are lent");
+    fails(Status.INVALID_HANDLE, () -> second.withLogits(0, logits -> 0), "the logits of a closed stream");
+    spare.close();
+  }
+
+  private static void closesWhileOthersCall(Model model) throws InterruptedException {
+    for (int round = 0; round < 200; ++round) {
+      State state = new State(model);
+      Throwable[] caught = new Throwable[1];
+      Thread caller = new Thread(() -> {
+        try {
+          for (boolean isNew = true; isNew;) {
+            try (State fork = state.fork()) {
+              isNew = fork.position() == 0;
+            }
+          }
+        } catch (Throwable error) {
+          caught[0] = error;
+        }
+      });
+      caller.start();
+      Thread.sleep(0, 100_000);
+      state.close();
+      caller.join();
+      check(caught[0] instanceof CairnException && ((CairnException) caught[0]).code() == Status.INVALID_HANDLE,
+          "the closed state is refused: " + caught[0]);
+    }
+  }
+
+  private static void collectsNothingThatACallUses(Model model) {
+    try (State state = new State(model)) {
+      // Nothing but the call itself holds the stream.
+      new Stream(model).read(state, NOTE, null, 0, (done, total) -> {
+        System.gc();
+        pause(20);  // for the collector to give back what it found
+        return true;
+      });
+      check(state.position() > 0, "the text is read");
+    }
+  }
+
   private static void collectsInAnyOrder() throws InterruptedException {
     for (int round = 0; round < 3; ++round) {
       Object[] things = new Object[4];
@@ -212,6 +297,9 @@ public final class BindingTest {
       namesAnyFile(device, model);
       generatesWithoutALimit(model, stream);
       callbacksMayThrowAndCancel(model, stream);
+      closesFromAnotherThreadDuringACall(model);
+      closesWhileOthersCall(model);
+      collectsNothingThatACallUses(model);
     }
     closesTwiceAndParentsFirst();
     collectsInAnyOrder();

@@ -22,6 +22,14 @@ struct HeldBuffer {
   }
 };
 %}
+// With the lock of the interpreter held, so that no other thread gives back what these lend between call and use.
+%nothread Raw::streamLogits;
+%nothread Raw::streamSample;
+%nothread Raw::streamRelease;
+%nothread Raw::decoderPush;
+%nothread Raw::decoderFinish;
+%nothread Raw::decoderRelease;
+
 %init %{
   cairn_error_type = PyErr_NewException("cairn.RawError", PyExc_RuntimeError, nullptr);
   Py_INCREF(cairn_error_type);

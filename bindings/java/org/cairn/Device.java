@@ -15,10 +15,14 @@ public final class Device extends Handle {
   }
 
   public String backend() {
-    return Raw.deviceBackend(handle());
+    try (Use use = use()) {
+      return Raw.deviceBackend(use.handle);
+    }
   }
 
   public String name() {
-    return Raw.deviceName(handle());
+    try (Use use = use()) {
+      return Raw.deviceName(use.handle);
+    }
   }
 }

@@ -12,47 +12,69 @@ public final class Model extends Handle {
 
   /** Progress counts bytes. */
   public Model(Device device, String path, ProgressListener progress) {
-    super(Raw.modelLoad(device.handle(), path, ProgressListener.raw(progress)), Raw::modelRelease);
+    super(load(device, path, progress), Raw::modelRelease);
+  }
+
+  private static long load(Device device, String path, ProgressListener progress) {
+    try (Use use = device.use()) {
+      return Raw.modelLoad(use.handle, path, ProgressListener.raw(progress));
+    }
   }
 
   public String name() {
-    return Raw.modelName(handle());
+    try (Use use = use()) {
+      return Raw.modelName(use.handle);
+    }
   }
 
   public int vocabSize() {
-    return Raw.modelVocabSize(handle());
+    try (Use use = use()) {
+      return Raw.modelVocabSize(use.handle);
+    }
   }
 
   public int layerCount() {
-    return Raw.modelLayerCount(handle());
+    try (Use use = use()) {
+      return Raw.modelLayerCount(use.handle);
+    }
   }
 
   /** The token that a new state reads first, or -1. */
   public int firstToken() {
-    return Raw.modelFirstToken(handle());
+    try (Use use = use()) {
+      return Raw.modelFirstToken(use.handle);
+    }
   }
 
   public long freshStateBytes() {
-    return Raw.modelFreshStateBytes(handle());
+    try (Use use = use()) {
+      return Raw.modelFreshStateBytes(use.handle);
+    }
   }
 
   /** Adds no first token. */
   public int[] tokenize(String text) {
     byte[] bytes = text.getBytes(StandardCharsets.UTF_8);
     ByteBuffer direct = ByteBuffer.allocateDirect(bytes.length).put(bytes).flip();
-    int[] tokens = new int[Math.toIntExact(Raw.modelTokenCount(handle(), direct))];
-    Raw.modelTokenize(handle(), direct, tokens);
-    return tokens;
+    try (Use use = use()) {
+      int[] tokens = new int[Math.toIntExact(Raw.modelTokenCount(use.handle, direct))];
+      Raw.modelTokenize(use.handle, direct, tokens);
+      return tokens;
+    }
   }
 
   /** Jinja text as the model's makers wrote it, never run by the library; empty when there is none. */
   public String chatTemplate() {
-    ByteBuffer room = ByteBuffer.allocateDirect(Math.toIntExact(Raw.modelChatTemplateBytes(handle())));
-    Raw.modelChatTemplate(handle(), room);
-    return StandardCharsets.UTF_8.decode(room).toString();
+    try (Use use = use()) {
+      ByteBuffer room = ByteBuffer.allocateDirect(Math.toIntExact(Raw.modelChatTemplateBytes(use.handle)));
+      Raw.modelChatTemplate(use.handle, room);
+      return StandardCharsets.UTF_8.decode(room).toString();
+    }
   }
 
   public boolean isStop(int token) {
-    return Raw.modelIsStop(handle(), token);
+    try (Use use = use()) {
+      return Raw.modelIsStop(use.handle, token);
+    }
   }
 }

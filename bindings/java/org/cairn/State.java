@@ -12,7 +12,7 @@ public final class State extends Handle {
   }
 
   public State(Model model, long kvCapacityTokens, long rewindWindowTokens) {
-    this(model, Raw.stateCreate(model.handle(), kvCapacityTokens, rewindWindowTokens));
+    this(model, create(model, kvCapacityTokens, rewindWindowTokens));
   }
 
   private State(Model model, long handle) {
@@ -20,65 +20,97 @@ public final class State extends Handle {
     this.model = model;
   }
 
+  private static long create(Model model, long kvCapacityTokens, long rewindWindowTokens) {
+    try (Use use = model.use()) {
+      return Raw.stateCreate(use.handle, kvCapacityTokens, rewindWindowTokens);
+    }
+  }
+
   public State fork() {
-    return new State(model, Raw.stateFork(handle()));
+    try (Use use = use()) {
+      return new State(model, Raw.stateFork(use.handle));
+    }
   }
 
   public void reset() {
-    Raw.stateReset(handle());
+    try (Use use = use()) {
+      Raw.stateReset(use.handle);
+    }
   }
 
   public void rewind(long position) {
-    Raw.stateRewind(handle(), position);
+    try (Use use = use()) {
+      Raw.stateRewind(use.handle, position);
+    }
   }
 
   public boolean canRewind(long position) {
-    return Raw.stateCanRewind(handle(), position);
+    try (Use use = use()) {
+      return Raw.stateCanRewind(use.handle, position);
+    }
   }
 
   public long position() {
-    return Raw.statePosition(handle());
+    try (Use use = use()) {
+      return Raw.statePosition(use.handle);
+    }
   }
 
   public long oldestRewindPosition() {
-    return Raw.stateOldestRewindPosition(handle());
+    try (Use use = use()) {
+      return Raw.stateOldestRewindPosition(use.handle);
+    }
   }
 
   public long bytesHeld() {
-    return Raw.stateBytesHeld(handle());
+    try (Use use = use()) {
+      return Raw.stateBytesHeld(use.handle);
+    }
   }
 
   public long bytesShared() {
-    return Raw.stateBytesShared(handle());
+    try (Use use = use()) {
+      return Raw.stateBytesShared(use.handle);
+    }
   }
 
   /** Writes a snapshot: the old file or the new one, never a mixture. */
   public void save(String path) {
-    Raw.stateSave(handle(), path, null);
+    try (Use use = use()) {
+      Raw.stateSave(use.handle, path, null);
+    }
   }
 
   /** All or nothing. */
   public void restore(String path) {
-    Raw.stateRestore(handle(), path, null);
+    try (Use use = use()) {
+      Raw.stateRestore(use.handle, path, null);
+    }
   }
 
   /** The snapshot in a direct buffer, written once, in place. */
   public ByteBuffer toBytes() {
-    ByteBuffer room = ByteBuffer.allocateDirect(Math.toIntExact(Raw.stateSnapshotBytes(handle())));
-    room.limit(Math.toIntExact(Raw.stateSaveTo(handle(), room)));
-    return room;
+    try (Use use = use()) {
+      ByteBuffer room = ByteBuffer.allocateDirect(Math.toIntExact(Raw.stateSnapshotBytes(use.handle)));
+      room.limit(Math.toIntExact(Raw.stateSaveTo(use.handle, room)));
+      return room;
+    }
   }
 
   /** From the bytes between position and limit of a direct buffer, read in place. */
   public void restore(ByteBuffer snapshot) {
     if (!snapshot.isDirect()) throw new IllegalArgumentException("a direct ByteBuffer is needed");
-    Raw.stateRestoreFrom(handle(), snapshot);
+    try (Use use = use()) {
+      Raw.stateRestoreFrom(use.handle, snapshot);
+    }
   }
 
   /** The logits after the last token read, also after a restore. */
   public float[] lastLogits() {
     float[] logits = new float[model.vocabSize()];
-    Raw.stateLastLogits(handle(), logits);
+    try (Use use = use()) {
+      Raw.stateLastLogits(use.handle, logits);
+    }
     return logits;
   }
 }

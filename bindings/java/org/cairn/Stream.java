@@ -19,8 +19,14 @@ public final class Stream extends Handle {
 
   /** maxSequences 0: the library's default. */
   public Stream(Model model, int maxSequences) {
-    super(Raw.streamCreate(model.handle(), maxSequences), Raw::streamRelease);
+    super(create(model, maxSequences), Raw::streamRelease);
     this.model = model;
+  }
+
+  private static long create(Model model, int maxSequences) {
+    try (Use use = model.use()) {
+      return Raw.streamCreate(use.handle, maxSequences);
+    }
   }
 
   Model model() {
@@ -50,17 +56,17 @@ public final class Stream extends Handle {
     long[] lengths = tokens.stream().mapToLong(part -> part.length).toArray();
     int[] joined =
         tokens.size() == 1 ? tokens.get(0) : tokens.stream().flatMapToInt(java.util.Arrays::stream).toArray();
-    Raw.streamPrefill(handle(), handles(states), joined, lengths, cairn_moduleConstants.CAIRN_LOGITS_LAST,
-        sparse == null ? DENSE : sparse.value, seed, ProgressListener.raw(progress));
+    try (Use use = use(); Uses read = new Uses(states)) {
+      Raw.streamPrefill(use.handle, read.handles, joined, lengths, cairn_moduleConstants.CAIRN_LOGITS_LAST,
+          sparse == null ? DENSE : sparse.value, seed, ProgressListener.raw(progress));
+    }
   }
 
   /** Reads one token into each state. Row i of the logits belongs to states.get(i). */
   public void decode(List<State> states, int... tokens) {
-    Raw.streamDecode(handle(), handles(states), tokens);
-  }
-
-  private static long[] handles(List<State> states) {
-    return states.stream().mapToLong(State::handle).toArray();
+    try (Use use = use(); Uses read = new Uses(states)) {
+      Raw.streamDecode(use.handle, read.handles, tokens);
+    }
   }
 
   /**
@@ -68,18 +74,18 @@ public final class Stream extends Handle {
    * and is only valid inside it.
    */
   public <T> T withLogits(long row, Function<FloatBuffer, T> function) {
-    FloatBuffer lent = Raw.streamLogits(handle(), row).order(ByteOrder.nativeOrder()).asFloatBuffer();
-    try {
+    try (Use use = use()) {
+      FloatBuffer lent = Raw.streamLogits(use.handle, row).order(ByteOrder.nativeOrder()).asFloatBuffer();
       return function.apply(lent.asReadOnlyBuffer());
-    } finally {
-      java.lang.ref.Reference.reachabilityFence(this);
     }
   }
 
   /** Chooses a token from a row of the logits, which stay where they are. */
   public int sample(long row, Sampler sampler, long draw, int... recent) {
-    return Raw.streamSample(handle(), row, sampler.temperature, sampler.topK, sampler.topP, sampler.minP,
-        sampler.repetitionPenalty, sampler.seed, draw, recent);
+    try (Use use = use()) {
+      return Raw.streamSample(use.handle, row, sampler.temperature, sampler.topK, sampler.topP, sampler.minP,
+          sampler.repetitionPenalty, sampler.seed, draw, recent);
+    }
   }
 
   /** Reads a prompt; the iterator says what comes, piece by piece, whole characters, up to `stop` (left out; may be null). */

@@ -11,15 +11,25 @@ import org.cairn.raw.Raw;
 final class TextIterator implements Iterator<String> {
   private static final class Decoder extends Handle {
     Decoder(Model model) {
-      super(Raw.decoderCreate(model.handle()), Raw::decoderRelease);
+      super(create(model), Raw::decoderRelease);
+    }
+
+    private static long create(Model model) {
+      try (Use use = model.use()) {
+        return Raw.decoderCreate(use.handle);
+      }
     }
 
     String push(int token) {
-      return new String(Raw.decoderPush(handle(), token), StandardCharsets.UTF_8);
+      try (Use use = use()) {
+        return new String(Raw.decoderPush(use.handle, token), StandardCharsets.UTF_8);
+      }
     }
 
     String finish() {
-      return new String(Raw.decoderFinish(handle()), StandardCharsets.UTF_8);
+      try (Use use = use()) {
+        return new String(Raw.decoderFinish(use.handle), StandardCharsets.UTF_8);
+      }
     }
   }
 
