@@ -86,7 +86,7 @@ typedef struct cairn_pack_options {
 
 /**
  * Converts a folder with config.json and safetensors into one `.cairn` file, atomically, and verifies what it wrote.
- * Needs no device. Thread-safe. @since 0.1
+ * A symbolic link at `path` is followed, as by cairn_state_save. Needs no device. Thread-safe. @since 0.1
  */
 CAIRN_API cairn_status cairn_pack(const char* folder, const char* path, const cairn_pack_options* options);
 

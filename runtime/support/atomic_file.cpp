@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cinttypes>
+#include <climits>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
@@ -25,6 +26,7 @@ constexpr std::size_t kMaxWriteBytes = std::size_t{8} << 20;
 constexpr std::uint64_t kVerifyLimitBytes = std::uint64_t{64} << 20;
 constexpr std::time_t kStaleSeconds = 3600;  // a temporary file that old belongs to a save that died
 constexpr const char* kTemporaryMark = ".cairn-tmp-";
+constexpr int kMaxLinks = 40;  // as Linux follows
 
 template <class Call>
 auto retry_interrupted(Call call, int* error_number) {
@@ -65,6 +67,7 @@ struct AtomicFile::State {
     if (directory >= 0) io.close(io.user, directory, &ignored);
   }
 
+  Status follow_links();
   Status open_directory();
   void sweep_stale() const;
   Status look_at_existing();
@@ -74,8 +77,29 @@ struct AtomicFile::State {
   Status rename_into_place();
 };
 
+/// `path` becomes that of the file itself, which need not be there yet. Links that the system would not follow (a loop, a
+/// stranger's link in a sticky folder) are errors.
+Status AtomicFile::State::follow_links() {
+  if (!is_default_io(io)) return {};
+  const std::string named = path;
+  for (int links = 0; links < kMaxLinks; ++links) {
+    struct stat status = {};
+    if (::lstat(path.c_str(), &status) != 0 || !S_ISLNK(status.st_mode)) return {};
+    if (::stat(path.c_str(), &status) != 0 && errno != ENOENT) return io_error(named, "its link cannot be followed", errno);
+    char target[PATH_MAX];
+    const ssize_t length = ::readlink(path.c_str(), target, sizeof target);
+    if (length < 0) return io_error(named, "its link cannot be read", errno);
+    if (length == 0 || length == sizeof target) return io_error(named, "its link cannot be followed", ENAMETOOLONG);
+    const std::size_t slash = path.rfind('/');
+    const std::string folder = target[0] == '/' || slash == std::string::npos ? "" : path.substr(0, slash + 1);
+    path = folder + std::string(target, static_cast<std::size_t>(length));
+  }
+  return io_error(named, "its link cannot be followed", ELOOP);
+}
+
 Status AtomicFile::State::open_directory() {
   CAIRN_TRY(check_path(path));
+  CAIRN_TRY(follow_links());
   const std::size_t slash = path.rfind('/');
   name = slash == std::string::npos ? path : path.substr(slash + 1);
   if (name.empty() || name == "." || name == "..") {
@@ -114,14 +138,14 @@ void AtomicFile::State::sweep_stale() const {
   ::closedir(entries);
 }
 
-/// A file that is replaced keeps its permissions. What is neither file nor link is not replaced: /dev/null would be gone.
+/// A file that is replaced keeps its permissions. What is no file is not replaced: /dev/null would be gone.
 Status AtomicFile::State::look_at_existing() {
   struct stat status = {};
   if (!is_default_io(io) || ::fstatat(directory, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) return {};
   if (S_ISREG(status.st_mode)) {
     mode = status.st_mode & 0777;
     has_mode = true;
-  } else if (!S_ISLNK(status.st_mode)) {
+  } else {
     return Status::error(CAIRN_STATUS_IO, "%.300s: not a regular file", path.c_str());
   }
   return {};

@@ -6,7 +6,8 @@
 //
 // Steps: temporary file in the same directory (exclusive, no symlink, mode 0600, unpredictable name) -> write -> fsync ->
 // read back and compare, when asked -> close -> rename -> fsync of the directory. Until commit() the old file is untouched;
-// a file that is not committed is removed on destruction.
+// a file that is not committed is removed on destruction. A symbolic link at `path` is followed and stays: the file that it
+// names is replaced, in that file's directory.
 #pragma once
 
 #include <cstdint>

@@ -172,24 +172,46 @@ TEST_CASE("paths that name no file are refused with a reason") {
   CHECK(folder.entry_count() == 0);
 }
 
-TEST_CASE("a save replaces files and links only: what else is there stays") {
+TEST_CASE("a save replaces files only: what else is there stays") {
   const TemporaryFolder folder;
   mkfifo((folder / "fifo").c_str(), 0600);
   std::filesystem::create_directory(folder / "folder");
-  std::filesystem::create_symlink("elsewhere", folder / "link");
+  std::filesystem::create_symlink("fifo", folder / "link");
 
-  for (const char* name : {"fifo", "folder"}) {
+  for (const char* name : {"fifo", "folder", "link"}) {
     const Status status = save(folder / name, "x");
     CHECK(status.code() == CAIRN_STATUS_IO);
     CHECK(status.message().find("not a regular file") != std::string::npos);
   }
-  CHECK(save(folder / "link", "x").ok());
 
   CHECK(std::filesystem::is_fifo(folder / "fifo"));
   CHECK(std::filesystem::is_directory(folder / "folder"));
-  CHECK(file_bytes(folder / "link") == "x");
-  CHECK_FALSE(std::filesystem::exists(folder / "elsewhere"));
   CHECK(folder.entry_count() == 3);
+}
+
+TEST_CASE("a save to a link replaces the file that it names, and the link stays") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "store");
+  put_file(folder / "store/old", "old");
+  chmod((folder / "store/old").c_str(), 0640);
+  std::filesystem::create_symlink("store/old", folder / "relative");
+  std::filesystem::create_symlink(folder / "relative", folder / "absolute");
+  std::filesystem::create_symlink("store/new", folder / "dangling");
+  std::filesystem::create_symlink("loop", folder / "loop");
+
+  CHECK(save(folder / "absolute", "one").ok());
+  CHECK(save(folder / "dangling", "two").ok());
+  const Status loop = save(folder / "loop", "three");
+
+  CHECK(loop.code() == CAIRN_STATUS_IO);
+  CHECK(loop.message().find("loop: its link cannot be followed") != std::string::npos);
+  for (const char* link : {"relative", "absolute", "dangling", "loop"}) {
+    CHECK(std::filesystem::is_symlink(folder / link));
+  }
+  CHECK(file_bytes(folder / "store/old") == "one");
+  CHECK(mode_of(folder / "store/old") == 0640);
+  CHECK(file_bytes(folder / "store/new") == "two");
+  CHECK(folder.entry_count() == 5);
 }
 
 TEST_CASE("file refuses what is no regular file, at once") {
