@@ -29,8 +29,9 @@ typedef struct cairn_snapshot_options {
 
 /**
  * Saves a state to a file: the old file or the new one, never a mixture, also after a power loss.
- * Writes a new file in the same directory (mode 0600), syncs, renames, syncs the directory. Equal states give equal
- * bytes. An invalid state is refused.
+ * Writes a new file in the same directory (mode 0600), syncs, renames, syncs the directory. A symbolic link is followed
+ * and stays: what it names is replaced (a host's own cairn_io sees to its own links). Equal states give equal bytes. An
+ * invalid state is refused.
  * @return CAIRN_STATUS_DURABILITY  the file is in place, but syncing the directory failed. @since 0.1
  */
 CAIRN_API cairn_status cairn_state_save(cairn_state* state, const char* path, const cairn_snapshot_options* options);
@@ -67,7 +68,12 @@ CAIRN_API cairn_status cairn_state_restore(cairn_state* state, const char* path,
 CAIRN_API cairn_status cairn_state_restore_from_memory(cairn_state* state, const void* data, size_t size_bytes,
                                                        const cairn_restore_options* options);
 
-/** @since 0.1 */
+/**
+ * As cairn_state_restore, front to back. The header is read and judged first; of a snapshot of this model as many bytes
+ * are then taken, into host memory, as the header declares (more than max_snapshot_bytes: refused unread), and one more,
+ * to see the end. So a callback that never ends is refused in bounded time; how much a rewind window may hold is bounded
+ * by max_snapshot_bytes alone: set it where the source is not trusted. @since 0.1
+ */
 CAIRN_API cairn_status cairn_state_restore_from_callback(cairn_state* state, cairn_read_fn read, void* user,
                                                          const cairn_restore_options* options);
 

@@ -4,6 +4,7 @@
 
 #include "runtime/api/objects.h"
 #include "runtime/execution/plan.h"
+#include "runtime/model/container_stream.h"
 #include "runtime/model/model_limits.h"
 #include "runtime/state/snapshot_reader.h"
 #include "runtime/state/snapshot_writer.h"
@@ -14,8 +15,6 @@
 
 namespace cairn::api {
 namespace {
-
-constexpr std::uint64_t kFirstReadBytes = std::uint64_t{1} << 20;
 
 ByteProgress progress_of(cairn_progress_fn callback, void* user) {
   if (!callback) return nullptr;
@@ -103,37 +102,19 @@ Status restore_from_memory(cairn_state* state, const void* data, std::size_t siz
   return SnapshotReader::restore(memory_source(data, size_bytes), options, held.queue(), held.state());
 }
 
-/// Everything that the callback gives, within the quota.
-Status read_to_end(cairn_read_fn read, void* user, std::uint64_t max_bytes, HostBuffer& buffer, std::uint64_t& size_bytes) {
-  size_bytes = 0;
-  for (;;) {
-    if (size_bytes == buffer.size_bytes()) {
-      const std::uint64_t room = std::max(kFirstReadBytes, 2 * size_bytes);
-      CAIRN_TRY_ASSIGN(HostBuffer larger, HostBuffer::allocate(room, "snapshot from a callback", HostBuffer::OnRelease::kZero));
-      if (size_bytes > 0) std::memcpy(larger.data(), buffer.data(), size_bytes);
-      buffer = std::move(larger);
-    }
-    const std::size_t room = buffer.size_bytes() - size_bytes;
-    std::size_t count = 0;
-    const int result = read(user, buffer.data() + size_bytes, room, &count);
-    if (result != 0) return Status::error(CAIRN_STATUS_IO, "the read callback returned %d", result);
-    if (count > room) return Status::error(CAIRN_STATUS_IO, "the read callback gave %zu bytes, asked for at most %zu", count, room);
-    if (count == 0) return {};
-    size_bytes += count;
-    if (size_bytes > max_bytes) {
-      return Status::limit_exceeded("the snapshot has more than max_snapshot_bytes %llu", static_cast<unsigned long long>(max_bytes));
-    }
-  }
-}
-
 Status restore_from_callback(cairn_state* state, cairn_read_fn read, void* user, const cairn_restore_options* options_in) {
   CAIRN_REQUIRE(read);
   CAIRN_TRY_ASSIGN(const SnapshotReadOptions options, read_restore_options(options_in));
   CAIRN_TRY_ASSIGN(const HeldState held, hold_state(state));
-  HostBuffer buffer;
-  std::uint64_t size_bytes = 0;
-  CAIRN_TRY(read_to_end(read, user, options.max_bytes, buffer, size_bytes));
-  return SnapshotReader::restore(memory_source(buffer.data(), size_bytes), options, held.queue(), held.state());
+  const ReadFunction function = [read, user](void* to, std::size_t room) -> Result<std::size_t> {
+    std::size_t count = 0;
+    const int result = read(user, to, room, &count);
+    if (result != 0) return Status::error(CAIRN_STATUS_IO, "the read callback returned %d", result);
+    if (count > room) return Status::error(CAIRN_STATUS_IO, "the read callback gave %zu bytes, asked for at most %zu", count, room);
+    return count;
+  };
+  CAIRN_TRY_ASSIGN(const std::shared_ptr<ContainerStream> stream, ContainerStream::open(function));
+  return SnapshotReader::restore(stream, options, held.queue(), held.state(), [&stream] { return stream->finish(); });
 }
 
 // ---------------------------------------------------------------- looking

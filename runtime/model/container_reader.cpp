@@ -81,13 +81,19 @@ Result<Section> read_section_entry(const schema::Section& entry, bool allow_empt
 
 Result<ContainerReader> ContainerReader::open(std::shared_ptr<const ByteSource> source, ContainerKind kind,
                                               const ContainerLimits& limits) {
+  CAIRN_TRY_ASSIGN(ContainerReader reader, open_front(std::move(source), kind, limits));
+  CAIRN_TRY(reader.read_back());
+  return reader;
+}
+
+Result<ContainerReader> ContainerReader::open_front(std::shared_ptr<const ByteSource> source, ContainerKind kind,
+                                                    const ContainerLimits& limits) {
   ContainerReader reader;
   reader.source_ = std::move(source);
   reader.kind_ = kind;
   CAIRN_TRY(reader.read_preamble(limits));
   CAIRN_TRY(reader.read_header());
   CAIRN_TRY(reader.read_sections(limits));
-  CAIRN_TRY(reader.read_trailer());
   return reader;
 }
 
@@ -221,20 +227,20 @@ Status ContainerReader::read_sections(const ContainerLimits& limits) {
     return Status::format_error("%llu blocks of payload make a file of %llu bytes, not %llu", ull{blocks},
                                 ull{expected.value_or(0)}, ull{total_bytes_});
   }
-  checksums_.resize(blocks);
+  block_count_ = blocks;
   return {};
 }
 
-Status ContainerReader::read_trailer() {
+Status ContainerReader::read_back() {
   const std::uint64_t table_offset = aligned(payload_offset_ + payload_bytes_);
-  const std::uint64_t table_bytes = checksums_.size() * 8;
+  const std::uint64_t table_bytes = block_count_ * 8;
   const std::uint64_t trailer_offset = total_bytes_ - kTrailerBytes;
   std::uint8_t trailer[kTrailerBytes];
   CAIRN_TRY(source_->read(trailer_offset, trailer, sizeof trailer));
   if (std::memcmp(trailer + 56, kContainerEndMagic.data(), kContainerEndMagic.size()) != 0) {
     return Status::format_error("the end mark is missing at byte %llu", ull{trailer_offset + 56});
   }
-  if (load<std::uint64_t>(trailer + 32) != checksums_.size() || load<std::uint64_t>(trailer + 40) != table_offset ||
+  if (load<std::uint64_t>(trailer + 32) != block_count_ || load<std::uint64_t>(trailer + 40) != table_offset ||
       load<std::uint64_t>(trailer + 48) != 0) {
     return Status::format_error("the trailer at byte %llu disagrees with the header", ull{trailer_offset});
   }
@@ -252,6 +258,7 @@ Status ContainerReader::read_trailer() {
     return Status::error(CAIRN_STATUS_CHECKSUM, "the checksum table or the trailer (byte %llu and after) is damaged",
                          ull{table_offset});
   }
+  checksums_.resize(block_count_);
   for (std::size_t i = 0; i < checksums_.size(); ++i) checksums_[i] = load<std::uint64_t>(table.data() + i * 8);
   return {};
 }

@@ -9,7 +9,8 @@
 //
 // open() has checked: preamble, header checksum, FlatBuffers structure, the section table (sorted, unique, no holes, no
 // overlap, sizes = shape x dtype, 64-bit sums), total length = size of the source, trailer and its digest. It has read
-// everything but the payload. verify_payload() reads that too.
+// everything but the payload. verify_payload() reads that too. open_front() leaves the trailer, and with it the checksums
+// of the payload, to read_back(): for sources that come front to back.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,9 @@ class ContainerReader {
  public:
   static Result<ContainerReader> open(std::shared_ptr<const ByteSource> source, ContainerKind kind,
                                       const ContainerLimits& limits = {});
+  static Result<ContainerReader> open_front(std::shared_ptr<const ByteSource> source, ContainerKind kind,
+                                            const ContainerLimits& limits = {});
+  Status read_back();
 
   ContainerKind kind() const { return kind_; }
   std::uint16_t major() const { return major_; }
@@ -75,14 +79,14 @@ class ContainerReader {
   Status read_preamble(const ContainerLimits& limits);
   Status read_header();
   Status read_sections(const ContainerLimits& limits);
-  Status read_trailer();
   Status check_block(const Section& section, std::uint64_t block, const void* data, std::size_t size_bytes) const;
   std::size_t index_of(const Section& section) const;
 
   std::shared_ptr<const ByteSource> source_;
   ContainerKind kind_ = ContainerKind::kModel;
   std::uint16_t major_ = 0, minor_ = 0;
-  std::uint64_t header_bytes_ = 0, payload_offset_ = 0, payload_bytes_ = 0, total_bytes_ = 0;
+  std::uint64_t header_bytes_ = 0, payload_offset_ = 0, payload_bytes_ = 0, total_bytes_ = 0,
+                block_count_ = 0;
   std::array<std::uint8_t, kPreambleBytes> preamble_{};
   HostBuffer header_;
   std::vector<Section> sections_;

@@ -49,9 +49,15 @@ SnapshotReader::SnapshotReader(ContainerReader container, SnapshotContents conte
 }
 
 Result<SnapshotReader> SnapshotReader::open(std::shared_ptr<const ByteSource> source, const SnapshotReadOptions& options) {
+  CAIRN_TRY_ASSIGN(SnapshotReader reader, open_front(std::move(source), options));
+  CAIRN_TRY(reader.container_.read_back());
+  return reader;
+}
+
+Result<SnapshotReader> SnapshotReader::open_front(std::shared_ptr<const ByteSource> source, const SnapshotReadOptions& options) {
   ContainerLimits limits;
   limits.max_total_bytes = options.max_bytes;
-  CAIRN_TRY_ASSIGN(ContainerReader container, ContainerReader::open(std::move(source), ContainerKind::kSnapshot, limits));
+  CAIRN_TRY_ASSIGN(ContainerReader container, ContainerReader::open_front(std::move(source), ContainerKind::kSnapshot, limits));
   CAIRN_TRY_ASSIGN(SnapshotContents contents, read_snapshot_contents(container));
   return SnapshotReader(std::move(container), std::move(contents), options);
 }
@@ -64,9 +70,11 @@ Result<SnapshotReader> SnapshotReader::inspect(std::shared_ptr<const ByteSource>
 }
 
 Status SnapshotReader::restore(std::shared_ptr<const ByteSource> source, const SnapshotReadOptions& options, Queue& queue,
-                               State& state) {
-  CAIRN_TRY_ASSIGN(SnapshotReader reader, open(std::move(source), options));
+                               State& state, const std::function<Status()>& finish) {
+  CAIRN_TRY_ASSIGN(SnapshotReader reader, open_front(std::move(source), options));
   CAIRN_TRY(reader.check_matches(state));
+  if (finish) CAIRN_TRY(finish());
+  CAIRN_TRY(reader.container_.read_back());
   CAIRN_TRY(reader.container_.verify_payload());
   CAIRN_TRY_ASSIGN(const std::unique_ptr<State> staged, State::create(state.layout_, state.device_, state.options_));
   const QueueDrain drain(queue);

@@ -25,7 +25,9 @@ class SnapshotReader {
   static Result<SnapshotReader> inspect(std::shared_ptr<const ByteSource> source, const SnapshotReadOptions& options);
 
   /// All or nothing. MISMATCH: of another model. STATE_FULL: more key-value tokens than `state` has room for.
-  static Status restore(std::shared_ptr<const ByteSource> source, const SnapshotReadOptions& options, Queue& queue, State& state);
+  /// `finish` reads the source to its end, when the header has been found to be that of a snapshot of this model.
+  static Status restore(std::shared_ptr<const ByteSource> source, const SnapshotReadOptions& options, Queue& queue, State& state,
+                        const std::function<Status()>& finish = nullptr);
 
   const SnapshotContents& contents() const { return contents_; }
   const ContainerReader& container() const { return container_; }
@@ -36,6 +38,7 @@ class SnapshotReader {
   /// Takes verified bytes [offset, offset + size) of a section.
   using Deliver = std::function<Status(const std::byte* data, std::uint64_t offset_bytes, std::uint64_t size_bytes)>;
 
+  static Result<SnapshotReader> open_front(std::shared_ptr<const ByteSource> source, const SnapshotReadOptions& options);
   SnapshotReader(ContainerReader container, SnapshotContents contents, const SnapshotReadOptions& options);
 
   Status check_matches(const State& state) const;

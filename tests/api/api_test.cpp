@@ -154,6 +154,60 @@ TEST_CASE("snapshots come out and go in by memory, file and callback, and tell t
   CHECK(save(agent.state) == bytes);
 }
 
+namespace {
+
+/// Gives `bytes` and then zeros without an end; gives up after 64 MiB.
+struct EndlessPipe {
+  std::vector<char> bytes;
+  size_t given = 0;
+  static int read(void* user, void* data, size_t size, size_t* count) {
+    auto& pipe = *static_cast<EndlessPipe*>(user);
+    if (pipe.given > size_t{64} << 20) return 1;
+    std::memset(data, 0, size);
+    if (pipe.given < pipe.bytes.size()) {
+      std::memcpy(data, pipe.bytes.data() + pipe.given, std::min(size, pipe.bytes.size() - pipe.given));
+    }
+    *count = size;
+    pipe.given += size;
+    return 0;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a callback that never ends is read no further than the snapshot that it began, and the state stays") {
+  Agent agent;
+  if (!agent.has_model) return;
+  REQUIRE_OK(agent.prefill(100));
+  const std::vector<char> bytes = save(agent.state);
+  const auto restore = [&](EndlessPipe& pipe) {
+    return cairn_state_restore_from_callback(agent.state, &EndlessPipe::read, &pipe, nullptr);
+  };
+
+  EndlessPipe zeros;
+  CHECK(restore(zeros) == CAIRN_STATUS_FORMAT);
+  CHECK(zeros.given <= 64);
+
+  EndlessPipe longer{bytes};
+  CHECK(restore(longer) == CAIRN_STATUS_FORMAT);
+  CHECK(longer.given == bytes.size() + 1);
+
+  EndlessPipe liar{{bytes.begin(), bytes.begin() + 64}};
+  const uint64_t total = uint64_t{1} << 60;
+  std::memcpy(liar.bytes.data() + 48, &total, sizeof total);
+  CHECK(restore(liar) == CAIRN_STATUS_CHECKSUM);
+  CHECK(liar.given < bytes.size());
+
+  EndlessPipe cut{{bytes.begin(), bytes.begin() + 64}};
+  cairn_limits limits = CAIRN_LIMITS_INIT;
+  limits.max_snapshot_bytes = bytes.size() - 1;
+  cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
+  options.limits = &limits;
+  CHECK(cairn_state_restore_from_callback(agent.state, &EndlessPipe::read, &cut, &options) == CAIRN_STATUS_LIMIT_EXCEEDED);
+  CHECK(cut.given <= 64);
+  CHECK(save(agent.state) == bytes);
+}
+
 TEST_CASE("a progress callback that uses the same state or stream finds them busy, and another state works") {
   Agent agent;
   if (!agent.has_model) return;
