@@ -53,9 +53,21 @@ inline void product_tile(const ChunkProduct& p, int row, int column, int last) {
       if (p.keep) sum[i][j] = sum[i][j] * broadcast(p.keep[row + i]);
     }
   }
-  const int depth = p.is_lower && row + kRows < p.depth ? row + kRows : p.depth;
-  accumulate_tile<kRows, kVectors, kPartial>(p.a + row * p.a_stride, p.a_stride, p.b + column, p.b_stride, depth, last,
-                                             sum);
+  const float *a = p.a + row * p.a_stride, *b = p.b + column;
+  const int depth = p.is_lower ? p.depth - p.rows + row : p.depth;
+  accumulate_tile<kRows, kVectors, kPartial>(a, p.a_stride, b, p.b_stride, depth, last, sum);
+  if (p.is_lower) {  // the tile on the diagonal: a zero above it, times what is no number, would be none
+#pragma GCC unroll 8
+    for (int l = 0; l < kRows; ++l) {
+#pragma GCC unroll 8
+      for (int j = 0; j < kVectors; ++j) {
+        const float* at = b + (depth + l) * p.b_stride + j * kLanes;
+        const Lanes value = load_columns<kPartial>(at, j == kVectors - 1, last);
+#pragma GCC unroll 8
+        for (int i = l; i < kRows; ++i) sum[i][j] = fma(broadcast(a[i * p.a_stride + depth + l]), value, sum[i][j]);
+      }
+    }
+  }
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8

@@ -14,7 +14,7 @@ namespace cairn::cpu {
 inline constexpr int kChunk = 64, kBlock = 16;
 
 /// c [rows, columns] = a [rows, depth] b [depth, columns]; plus c with `accumulate`; plus diag(keep) c with `keep`.
-/// is_lower: a is zero above its diagonal (up to the next multiple of kBlock columns), which is then skipped.
+/// is_lower: the last `rows` of a's columns are a lower triangle; what is above its diagonal is not looked at.
 struct ChunkProduct {
   int rows, columns, depth;
   const float* a;

@@ -124,7 +124,8 @@ void invert_sparse_system(const SparseSequence& s, const SparseChunk& c, const S
                         .b = w.block,
                         .b_stride = kBlock,
                         .c = w.inverse + left,
-                        .c_stride = kChunk});
+                        .c_stride = kChunk,
+                        .is_lower = true});
   }
 }
 
@@ -141,7 +142,8 @@ void apply_sparse_inverse(const SparseSequence& s, const SparseChunk& c, const S
                         .b_stride = c.value_width,
                         .c = to + static_cast<std::int64_t>(first) * c.value_width,
                         .c_stride = c.value_width,
-                        .accumulate = accumulate});
+                        .accumulate = accumulate,
+                        .is_lower = true});
   }
 }
 
