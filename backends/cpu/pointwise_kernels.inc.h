@@ -94,7 +94,39 @@ inline Lanes log_decay(const DecayGateArgs& a, Lanes x, Lanes rate) {
   return zero;
 }
 
+/// As log_decay() where e^A_log may leave f32: it enters as half * half, so that no factor is infinite and none times
+/// zero.
+inline Lanes steep_log_decay(const DecayGateArgs& a, Lanes x, Lanes a_log) {
+  const Lanes zero = broadcast(0.0f), half = exp(min(broadcast(88.0f), a_log * broadcast(0.5f)));
+  if (a.kind == DecayKind::kLowerBound) return broadcast(a.parameter) * sigmoid(x * half * half);
+  // Below -80 softplus(x) is e^x, which need not be a number of f32 by itself.
+  return zero - select_less(x, broadcast(-80.0f), exp(x + a_log), softplus(x) * half * half);
+}
+
+/// A head from whose A_log on e^A_log, or its products, could overflow: no trained model has one.
+inline bool is_steep(const DecayGateArgs& a) {
+  bool any = false;
+  for (std::int32_t h = 0; h < a.head_count && a.a_log; ++h) any = any || a.a_log[h] > 80.0f;
+  return any && a.kind != DecayKind::kLogSigmoid;
+}
+
+void steep_decay_gate_rows(const DecayGateArgs& a, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t t = begin; t < end; ++t) {
+    const float* x = row_of(a.in.data, a.in.stride, t);
+    float* out = a.out + t * a.head_count * a.rows;
+    for (std::int32_t h = 0; h < a.head_count; ++h) {
+      const std::int32_t first = h * a.rows;
+      for_lanes(a.rows, [&](std::int32_t i, int n) {
+        Lanes v = read(x + first + i, n);
+        if (a.bias) v = v + read(a.bias + first + i, n);
+        write(out + first + i, n, steep_log_decay(a, v, broadcast(a.a_log[h])));
+      });
+    }
+  }
+}
+
 void decay_gate_rows(const DecayGateArgs& a, std::int64_t begin, std::int64_t end) {
+  if (is_steep(a)) return steep_decay_gate_rows(a, begin, end);
   const std::int32_t width = a.head_count * a.rows;
   const Lanes one = broadcast(1.0f);
   for (std::int64_t t = begin; t < end; ++t) {
