@@ -69,10 +69,10 @@ CAIRN_API cairn_status cairn_state_restore_from_memory(cairn_state* state, const
                                                        const cairn_restore_options* options);
 
 /**
- * As cairn_state_restore, front to back. The header is read and judged first; of a snapshot of this model as many bytes
- * are then taken, into host memory, as the header declares (more than max_snapshot_bytes: refused unread), and one more,
- * to see the end. So a callback that never ends is refused in bounded time; how much a rewind window may hold is bounded
- * by max_snapshot_bytes alone: set it where the source is not trusted. @since 0.1
+ * As cairn_state_restore, front to back. The header is read and judged first; of a snapshot of this model as many
+ * bytes are then taken, into host memory, as the header declares (more than max_snapshot_bytes: refused unread), and
+ * one more, to see the end: a callback that never ends is refused in bounded time. How much a rewind window may hold is
+ * bounded by max_snapshot_bytes alone: set it where the source is not trusted. @since 0.1
  */
 CAIRN_API cairn_status cairn_state_restore_from_callback(cairn_state* state, cairn_read_fn read, void* user,
                                                          const cairn_restore_options* options);

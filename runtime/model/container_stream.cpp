@@ -30,7 +30,8 @@ struct ContainerStream::Store {
 Status ContainerStream::Store::make_room() {
   if (given_bytes < buffer.size_bytes()) return {};
   const std::uint64_t room = std::min(std::max(kFirstRoomBytes, 2 * given_bytes), total_bytes);
-  CAIRN_TRY_ASSIGN(HostBuffer larger, HostBuffer::allocate(room, "snapshot from a callback", HostBuffer::OnRelease::kZero));
+  CAIRN_TRY_ASSIGN(HostBuffer larger,
+                   HostBuffer::allocate(room, "snapshot from a callback", HostBuffer::OnRelease::kZero));
   if (given_bytes > 0) std::memcpy(larger.data(), buffer.data(), given_bytes);
   buffer = std::move(larger);
   return {};
@@ -41,7 +42,8 @@ Status ContainerStream::Store::fill(std::uint64_t end_bytes) {
     CAIRN_TRY(make_room());
     const std::uint64_t wanted = std::min(end_bytes, std::uint64_t{buffer.size_bytes()}) - given_bytes;
     CAIRN_TRY_ASSIGN(const std::size_t count, function(buffer.data() + given_bytes, static_cast<std::size_t>(wanted)));
-    if (count == 0) return Status::format_error("truncated: %llu bytes (its preamble says %llu)", ull{given_bytes}, ull{total_bytes});
+    if (count == 0)
+      return Status::format_error("truncated: %llu bytes (its preamble says %llu)", ull{given_bytes}, ull{total_bytes});
     given_bytes += count;
   }
   return {};
@@ -58,7 +60,8 @@ Result<std::shared_ptr<ContainerStream>> ContainerStream::open(ReadFunction func
   const std::byte* preamble = store->buffer.data();
   std::uint64_t declared = store->given_bytes;
   if (status.ok() && std::memcmp(preamble, kContainerMagic.data(), kContainerMagic.size()) == 0) {
-    std::memcpy(&declared, preamble + kTotalBytesAt, sizeof declared);  // little-endian, as every machine that this runs on
+    std::memcpy(&declared, preamble + kTotalBytesAt,
+                sizeof declared);  // little-endian, as every machine that this runs on
   }
   store->total_bytes = std::max(declared, store->given_bytes);
   return std::shared_ptr<ContainerStream>(new ContainerStream(std::move(store)));

@@ -1,4 +1,5 @@
-// A container that comes front to back from a function, such as a socket: kept as it comes, and never more of it than asked for.
+// A container that comes front to back from a function, such as a socket: kept as it comes, and never more of it than
+// asked for.
 #pragma once
 
 #include <cstdint>
