@@ -5,71 +5,16 @@
 #include <fenv.h>
 
 #include <atomic>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "cairn/cairn.h"
+#include "api_agent.h"
+
+using namespace cairn_test;
 
 namespace {
-
-#define REQUIRE_OK(call) REQUIRE_MESSAGE((call) == CAIRN_STATUS_OK, cairn_last_error_message())
-
-/// A device, the sample model, a stream and a state; `has_model` is false where the sample is not there.
-struct Agent {
-  cairn_device* device = nullptr;
-  cairn_model* model = nullptr;
-  cairn_stream* stream = nullptr;
-  cairn_state* state = nullptr;
-  bool has_model = false;
-
-  Agent() {
-    cairn_device_options options = CAIRN_DEVICE_OPTIONS_INIT;
-    options.backend = "cpu";
-    options.thread_count = 1;
-    REQUIRE_OK(cairn_device_open(&options, &device));
-    if (std::FILE* file = std::fopen(CAIRN_MODEL_PATH, "rb")) {
-      std::fclose(file);
-      REQUIRE_OK(cairn_model_load(device, CAIRN_MODEL_PATH, nullptr, &model));
-      REQUIRE_OK(cairn_stream_create(model, nullptr, &stream));
-      REQUIRE_OK(cairn_state_create(model, nullptr, &state));
-      has_model = true;
-    } else {
-      MESSAGE("skipped: no " CAIRN_MODEL_PATH);
-    }
-  }
-  ~Agent() {
-    cairn_device_release(device);
-    cairn_model_release(model);
-    cairn_stream_release(stream);
-    cairn_state_release(state);
-  }
-  Agent(const Agent&) = delete;
-
-  cairn_status prefill(int64_t count, cairn_progress_fn progress = nullptr, void* user = nullptr) const {
-    std::vector<int32_t> tokens(static_cast<size_t>(count));
-    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i * 7 % 200);
-    const cairn_sequence sequence = {state, tokens.data(), count, CAIRN_LOGITS_LAST, 0};
-    cairn_batch batch = CAIRN_BATCH_INIT;
-    batch.sequences = &sequence;
-    batch.sequence_count = 1;
-    batch.progress = progress;
-    batch.progress_user = user;
-    return cairn_prefill(stream, &batch);
-  }
-};
-
-std::vector<char> save(cairn_state* state) {
-  size_t size = 0;
-  REQUIRE(cairn_state_save_to_memory(state, nullptr, &size, nullptr) == CAIRN_STATUS_BUFFER_TOO_SMALL);
-  std::vector<char> bytes(size);
-  REQUIRE_OK(cairn_state_save_to_memory(state, bytes.data(), &size, nullptr));
-  REQUIRE(size == bytes.size());
-  return bytes;
-}
 
 int64_t position_of(cairn_state* state) {
   cairn_state_info info = CAIRN_STATE_INFO_INIT;
@@ -100,112 +45,6 @@ TEST_CASE("handles are given back in any order, and children keep what they need
   cairn_model_info info = CAIRN_MODEL_INFO_INIT;
   CHECK(cairn_model_get_info(agent.model, &info) == CAIRN_STATUS_INVALID_HANDLE);
   CHECK(cairn_model_get_info(reinterpret_cast<cairn_model*>(fork), &info) == CAIRN_STATUS_INVALID_HANDLE);
-}
-
-TEST_CASE("snapshots come out and go in by memory, file and callback, and tell the same") {
-  Agent agent;
-  if (!agent.has_model) return;
-  REQUIRE_OK(agent.prefill(100));
-  const std::vector<char> bytes = save(agent.state);
-  struct Pipe {
-    std::vector<char> bytes;
-    size_t read = 0;
-  } pipe;
-  REQUIRE_OK(cairn_state_save_to_callback(
-      agent.state,
-      [](void* user, const void* data, size_t size) {
-        auto& to = static_cast<Pipe*>(user)->bytes;
-        to.insert(to.end(), static_cast<const char*>(data), static_cast<const char*>(data) + size);
-        return 0;
-      },
-      &pipe, nullptr));
-  CHECK(pipe.bytes == bytes);
-  const std::string path = std::string("/tmp/cairn-api-test-") + std::to_string(std::rand()) + ".cairnstate";
-  REQUIRE_OK(cairn_state_save(agent.state, path.c_str(), nullptr));
-
-  const cairn_read_fn read = [](void* user, void* data, size_t size, size_t* count) {
-    auto& from = *static_cast<Pipe*>(user);
-    *count = std::min(size, std::min<size_t>(977, from.bytes.size() - from.read));
-    std::memcpy(data, from.bytes.data() + from.read, *count);
-    from.read += *count;
-    return 0;
-  };
-  REQUIRE_OK(cairn_state_reset(agent.state));
-  REQUIRE_OK(cairn_state_restore_from_callback(agent.state, read, &pipe, nullptr));
-  CHECK(save(agent.state) == bytes);
-  REQUIRE_OK(cairn_state_reset(agent.state));
-  REQUIRE_OK(cairn_state_restore(agent.state, path.c_str(), nullptr));
-  CHECK(save(agent.state) == bytes);
-  cairn_snapshot_info info = CAIRN_SNAPSHOT_INFO_INIT;
-  REQUIRE_OK(cairn_snapshot_inspect(path.c_str(), nullptr, &info));
-  CHECK(info.position == 100);
-  CHECK(info.total_bytes == bytes.size());
-  cairn_snapshot_section section = CAIRN_SNAPSHOT_SECTION_INIT;
-  for (int32_t i = 0; i < info.section_count; ++i) REQUIRE_OK(cairn_snapshot_get_section(path.c_str(), i, &section));
-  CHECK(cairn_snapshot_get_section(path.c_str(), info.section_count, &section) == CAIRN_STATUS_INVALID_ARGUMENT);
-  std::remove(path.c_str());
-  cairn_limits limits = CAIRN_LIMITS_INIT;
-  limits.max_snapshot_bytes = bytes.size() - 1;
-  cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
-  options.limits = &limits;
-  CHECK(cairn_state_restore_from_memory(agent.state, bytes.data(), bytes.size(), &options) == CAIRN_STATUS_LIMIT_EXCEEDED);
-  pipe.read = 0;
-  CHECK(cairn_state_restore_from_callback(agent.state, read, &pipe, &options) == CAIRN_STATUS_LIMIT_EXCEEDED);
-  CHECK(save(agent.state) == bytes);
-}
-
-namespace {
-
-/// Gives `bytes` and then zeros without an end; gives up after 64 MiB.
-struct EndlessPipe {
-  std::vector<char> bytes;
-  size_t given = 0;
-  static int read(void* user, void* data, size_t size, size_t* count) {
-    auto& pipe = *static_cast<EndlessPipe*>(user);
-    if (pipe.given > size_t{64} << 20) return 1;
-    std::memset(data, 0, size);
-    if (pipe.given < pipe.bytes.size()) {
-      std::memcpy(data, pipe.bytes.data() + pipe.given, std::min(size, pipe.bytes.size() - pipe.given));
-    }
-    *count = size;
-    pipe.given += size;
-    return 0;
-  }
-};
-
-}  // namespace
-
-TEST_CASE("a callback that never ends is read no further than the snapshot that it began, and the state stays") {
-  Agent agent;
-  if (!agent.has_model) return;
-  REQUIRE_OK(agent.prefill(100));
-  const std::vector<char> bytes = save(agent.state);
-  const auto restore = [&](EndlessPipe& pipe) {
-    return cairn_state_restore_from_callback(agent.state, &EndlessPipe::read, &pipe, nullptr);
-  };
-
-  EndlessPipe zeros;
-  CHECK(restore(zeros) == CAIRN_STATUS_FORMAT);
-  CHECK(zeros.given <= 64);
-
-  EndlessPipe longer{bytes};
-  CHECK(restore(longer) == CAIRN_STATUS_FORMAT);
-  CHECK(longer.given == bytes.size() + 1);
-
-  EndlessPipe liar{{bytes.begin(), bytes.begin() + 64}};
-  const uint64_t total = uint64_t{1} << 60;
-  std::memcpy(liar.bytes.data() + 48, &total, sizeof total);
-  CHECK(restore(liar) == CAIRN_STATUS_CHECKSUM);
-  CHECK(liar.given < bytes.size());
-
-  EndlessPipe cut{{bytes.begin(), bytes.begin() + 64}};
-  cairn_limits limits = CAIRN_LIMITS_INIT;
-  limits.max_snapshot_bytes = bytes.size() - 1;
-  cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
-  options.limits = &limits;
-  CHECK(cairn_state_restore_from_callback(agent.state, &EndlessPipe::read, &cut, &options) == CAIRN_STATUS_LIMIT_EXCEEDED);
-  CHECK(cut.given <= 64);
-  CHECK(save(agent.state) == bytes);
 }
 
 TEST_CASE("a progress callback that uses the same state or stream finds them busy, and another state works") {
