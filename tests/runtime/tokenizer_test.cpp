@@ -1,51 +1,16 @@
-#include "runtime/text/tokenizer.h"
-
 #include <doctest/doctest.h>
 #include <utf8proc.h>
 
 #include <cstdlib>
-#include <ctime>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <random>
-#include <sstream>
 
 #include "runtime/text/text_splitter.h"
+#include "tests/runtime/tokenizer_fixture.h"
 
 namespace cairn::test {
 namespace {
 
-using Json = nlohmann::json;
-
-const std::string kFolder = CAIRN_SHARED_DIR "/fixtures/tokenizers/";
 constexpr const char* kNames[] = {"qwen35", "qwen2", "cl100k"};
-
-std::string file_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-TokenizerConfig config_of(const char* name) {
-  TokenizerConfig config;
-  config.kind = TokenizerKind::kBpe;
-  config.data = file_text(kFolder + name + "/tokenizer.json");
-  return config;
-}
-
-std::unique_ptr<Tokenizer> make(const TokenizerConfig& config) {
-  Result<std::unique_ptr<Tokenizer>> result = make_tokenizer(config);
-  REQUIRE_MESSAGE(result.ok(), result.status().message());
-  return std::move(result).value();
-}
-
-std::vector<std::int32_t> encoded(const Tokenizer& tokenizer, std::string_view text) {
-  std::vector<std::int32_t> ids;
-  const Status status = tokenizer.encode(text, ids);
-  CHECK_MESSAGE(status.ok(), status.message());
-  return ids;
-}
 
 /// Characters of all planes, more often those that matter: marks, blanks, Han, Hangul, quotes.
 std::string random_text(std::mt19937& random) {
@@ -63,21 +28,6 @@ std::string random_text(std::mt19937& random) {
     text.append(reinterpret_cast<char*>(bytes), static_cast<std::size_t>(count));
   }
   return text;
-}
-
-/// A small vocabulary of all bytes, written as tokenizer.json; tests break it.
-Json small_tokenizer() {
-  Json root = Json::parse(file_text(kFolder + "qwen2/tokenizer.json"));
-  Json vocabulary = Json::object();
-  for (const auto& [token, id] : root["model"]["vocab"].items()) {
-    if (id < 256) vocabulary[token] = id;
-  }
-  vocabulary["ab"] = 256;
-  vocabulary["abc"] = 257;
-  root["model"]["vocab"] = vocabulary;
-  root["model"]["merges"] = Json::parse(R"(["a b", "ab c"])");
-  root["added_tokens"] = Json::parse(R"([{"id": 300, "content": "<|end|>", "special": true, "normalized": false}])");
-  return root;
 }
 
 Status refusal(const Json& root) {
@@ -99,15 +49,6 @@ TokenizerConfig tiktoken_config() {
       R"({"added_tokens_decoder": {"258": {"content": "[BOS]", "special": true}, "259": {"content": "[EOS]", "special": true}}})";
   return config;
 }
-
-double cpu_seconds() {
-  timespec time = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-/// What the budget allows for a text, and the longest single match.
-double allowed_seconds(std::size_t text_bytes) { return 2 + 1e-6 * static_cast<double>(text_bytes) + 20; }
 
 std::string marks(std::initializer_list<int> characters) {
   std::string text;
@@ -176,56 +117,6 @@ TEST_CASE("both forms of merges mean the same, and special tokens can be skipped
   CHECK(strings->is_special(300));
   CHECK(strings->decode(ids, true) == "abcab");
   CHECK(strings->decode(ids, false) == "abcab<|end|>");
-}
-
-TEST_CASE("tokens that only tokenizer_config.json names are matched") {
-  TokenizerConfig config;
-  config.kind = TokenizerKind::kBpe;
-  config.data = small_tokenizer().dump();
-  config.extra =
-      R"({"added_tokens_decoder": {"300": {"content": "<|end|>"}, "301": {"content": "<think>", "special": false, "normalized": false}}})";
-  const auto tokenizer = make(config);
-
-  CHECK(encoded(*tokenizer, "<think>ab") == std::vector<std::int32_t>{301, 256});
-  CHECK_FALSE(tokenizer->is_special(301));
-  CHECK(tokenizer->id_end() == 302);
-}
-
-TEST_CASE("an added token that is a single word is none beside what Unicode calls one, and is not cut into others") {
-  Json root = small_tokenizer();
-  root["added_tokens"] = Json::parse(
-      R"([{"id": 300, "content": "<end>", "single_word": true, "normalized": false},
-          {"id": 301, "content": "<e", "normalized": false}])");
-  TokenizerConfig config = config_of("qwen2");
-  config.data = root.dump();
-  const auto tokenizer = make(config);
-  const auto has = [&](const char* text, std::int32_t id) {
-    const std::vector<std::int32_t> ids = encoded(*tokenizer, text);
-    return std::find(ids.begin(), ids.end(), id) != ids.end();
-  };
-
-  for (const char* text : {"<end>", "\u00bd<end>", "<end>\u00b2", "-<end>-", "\u4e2d <end>", "\U0001faa8<end>"}) {
-    CAPTURE(text);
-    CHECK(has(text, 300));
-  }
-  for (const char* text : {"a<end>", "<end>_", "\u200d<end>", "<end>\u0301", "\u2167<end>", "<end>\u0663", "\u4e2d<end>"}) {
-    CAPTURE(text);
-    CHECK_FALSE(has(text, 300));
-    CHECK_FALSE(has(text, 301));
-  }
-  CHECK(has("a<e", 301));
-}
-
-TEST_CASE("an added token that is normalised is found in either form of a text") {
-  Json root = small_tokenizer();
-  for (const char* form : {"e\u0301", "\u00e9"}) {
-    root["added_tokens"] = {{{"id", 300}, {"content", form}, {"normalized", true}}};
-    TokenizerConfig config = config_of("qwen2");
-    config.data = root.dump();
-    const auto tokenizer = make(config);
-
-    for (const char* text : {"e\u0301", "\u00e9"}) CHECK(encoded(*tokenizer, text) == std::vector<std::int32_t>{300});
-  }
 }
 
 TEST_CASE("a pattern that keeps its matches is the same as one that isolates them") {
@@ -311,27 +202,6 @@ TEST_CASE("a hostile pattern ends with a refusal, in bounded time") {
     CHECK(status.code() == CAIRN_STATUS_LIMIT_EXCEEDED);
     CHECK(cpu_seconds() - start < allowed_seconds(text.size()));
   }
-}
-
-TEST_CASE("added tokens of every length on a text that begins all of them end in bounded time") {
-  Json root = small_tokenizer();
-  for (int length = 1; length <= 512; ++length) {
-    root["added_tokens"].push_back(
-        {{"id", 300 + length}, {"content", std::string(static_cast<std::size_t>(length), 'a') + "!"}});
-  }
-  root["added_tokens"].erase(512);  // 513 bytes are too many
-  TokenizerConfig config;
-  config.kind = TokenizerKind::kBpe;
-  config.data = root.dump();
-  const auto tokenizer = make(config);
-  const std::string text(500000, 'a');
-  std::vector<std::int32_t> ids;
-  const double start = cpu_seconds();
-
-  const Status status = tokenizer->encode(text, ids);
-
-  CHECK((status.ok() || status.code() == CAIRN_STATUS_LIMIT_EXCEEDED));
-  CHECK(cpu_seconds() - start < allowed_seconds(text.size()));
 }
 
 TEST_CASE("an unknown pattern gives the same pieces as the known one that it means") {
