@@ -7,18 +7,12 @@
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/reference/reference_backend.h"
+#include "tests/backends/cpu_feature_sets.h"
 #include "tests/backends/op_cases.h"
 #include "tests/support/tolerance.h"
 
 namespace cairn::test {
 namespace {
-
-/// Devices opened while this lives use at most these features.
-class FeatureLimit {
- public:
-  explicit FeatureLimit(const cpu::CpuFeatures& most) { cpu::limit_cpu_features(most); }
-  ~FeatureLimit() { cpu::limit_cpu_features({true, true, true, true}); }
-};
 
 double largest_error(const Outcome& got, const Outcome& want) {
   if (!got.trouble.empty() || got.outputs.size() != want.outputs.size()) return INFINITY;

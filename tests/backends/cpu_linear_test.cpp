@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "backends/cpu/cpu_backend.h"
-#include "backends/cpu/cpu_features.h"
 #include "backends/cpu/onednn_linear.h"
+#include "tests/backends/cpu_feature_sets.h"
 #include "tests/backends/linear_cases.h"
 #include "tests/support/op_rig.h"
 #include "tests/support/random_inputs.h"
@@ -56,10 +56,8 @@ void check_rows(DType dtype, std::int32_t out_dim, std::int32_t in_dim) {
 }
 
 TEST_CASE("a row of a linear has the same bits among 1 to 130 rows, at any place, on 1 and 3 threads") {
-  for (const cpu::CpuFeatures& most :
-       {cpu::CpuFeatures{false, false, false, false}, cpu::CpuFeatures{true, false, false, false},
-        cpu::CpuFeatures{true, true, true, true}}) {
-    cpu::limit_cpu_features(most);
+  for (const cpu::CpuFeatures& most : kCpuFeatureSets) {
+    const FeatureLimit limit(most);
     CAPTURE(most.avx2);
     CAPTURE(most.avx512);
     check_rows(DType::kF32, 37, 1100);  // more inputs than one block of the sum

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "backends/cpu/cpu_backend.h"
-#include "backends/cpu/cpu_features.h"
+#include "tests/backends/cpu_feature_sets.h"
 #include "tests/support/op_rig.h"
 #include "tests/support/random_inputs.h"
 
@@ -63,10 +63,8 @@ std::vector<float> outputs(OpRig& rig, Rule rule, Input input, std::int32_t bad)
 }  // namespace
 
 TEST_CASE("a key, value or log-decay that is no number leaves the bits of all tokens before it as they are") {
-  for (const cpu::CpuFeatures& most :
-       {cpu::CpuFeatures{false, false, false, false}, cpu::CpuFeatures{true, false, false, false},
-        cpu::CpuFeatures{true, true, true, true}}) {
-    cpu::limit_cpu_features(most);
+  for (const cpu::CpuFeatures& most : kCpuFeatureSets) {
+    const FeatureLimit limit(most);
     OpRig rig(*cpu::cpu_backend(), 1);
     for (const Rule rule : {Rule::kGdn, Rule::kKda, Rule::kGdn2, Rule::kSparseGdn}) {
       const std::vector<float> whole = outputs(rig, rule, Input::kValue, -1);

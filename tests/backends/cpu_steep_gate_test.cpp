@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "backends/cpu/cpu_backend.h"
-#include "backends/cpu/cpu_features.h"
 #include "backends/reference/reference_backend.h"
+#include "tests/backends/cpu_feature_sets.h"
 #include "tests/support/op_rig.h"
 #include "tests/support/random_inputs.h"
 #include "tests/support/tolerance.h"
@@ -34,10 +34,8 @@ std::vector<float> log_decays(const Backend& backend, DecayKind kind, std::int32
 }  // namespace
 
 TEST_CASE("a log-decay whose exp(A_log) is beyond f32 is the reference's") {
-  for (const cpu::CpuFeatures& most :
-       {cpu::CpuFeatures{false, false, false, false}, cpu::CpuFeatures{true, false, false, false},
-        cpu::CpuFeatures{true, true, true, true}}) {
-    cpu::limit_cpu_features(most);
+  for (const cpu::CpuFeatures& most : kCpuFeatureSets) {
+    const FeatureLimit limit(most);
     for (const DecayKind kind : {DecayKind::kSoftplus, DecayKind::kLowerBound}) {
       for (const std::int32_t rows : {1, 5}) {
         const std::vector<float> got = log_decays(*cpu::cpu_backend(), kind, rows);
