@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "tests/backends/reduction_problem.h"
 
@@ -13,6 +14,24 @@ struct SseProblem {
   SseTransition transition;
   Values logits, q, k, v, log_decay, beta, states;
 };
+
+/// 70 tokens of one head of 8 by 8, one partition chosen; the logits are the caller's to add.
+SseProblem small_gla(Random& random, std::int32_t partition_count, Values log_decay) {
+  return {70,
+          1,
+          8,
+          8,
+          partition_count,
+          1,
+          SseTransition::kGla,
+          {},
+          random.normals(70 * 8),
+          random.unit_rows(70, 8),
+          random.normals(70 * 8),
+          std::move(log_decay),
+          {},
+          random.normals(static_cast<std::size_t>(partition_count) * 8 * 8)};
+}
 
 Result run_sse(const Backend& backend, const SseProblem& p, SsePath path) {
   OpRig rig(backend);
@@ -89,20 +108,7 @@ TEST_CASE("a partition that is not chosen does not change") {
   for (const Backend* backend : every_backend()) {
     CAPTURE(std::string(backend->name));
     Random random(74);
-    SseProblem p{70,
-                 1,
-                 8,
-                 8,
-                 3,
-                 1,
-                 SseTransition::kGla,
-                 {},
-                 random.normals(70 * 8),
-                 random.unit_rows(70, 8),
-                 random.normals(70 * 8),
-                 random.log_decays(70 * 8, false),
-                 {},
-                 random.normals(3 * 8 * 8)};
+    SseProblem p = small_gla(random, 3, random.log_decays(70 * 8, false));
     for (std::int32_t t = 0; t < p.T; ++t) p.logits.insert(p.logits.end(), {0.0F, 1.0F, 0.5F});  // partition 1, always
 
     const Result result = run_sse(*backend, p, SsePath::kAuto);
@@ -118,20 +124,7 @@ TEST_CASE("a chosen partition whose logit is minus infinity adds nothing and dec
   for (const Backend* backend : every_backend()) {
     CAPTURE(std::string(backend->name));
     Random random(75);
-    SseProblem p{70,
-                 1,
-                 8,
-                 8,
-                 2,
-                 1,
-                 SseTransition::kGla,
-                 {},
-                 random.normals(70 * 8),
-                 random.unit_rows(70, 8),
-                 random.normals(70 * 8),
-                 Values(70 * 8, -0.125F),
-                 {},
-                 random.normals(2 * 8 * 8)};
+    SseProblem p = small_gla(random, 2, Values(70 * 8, -0.125F));
     for (std::int32_t t = 0; t < p.T; ++t) p.logits.insert(p.logits.end(), {0.5F, -INFINITY});
 
     const Result alone = run_sse(*backend, p, SsePath::kAuto);
