@@ -142,12 +142,9 @@ void AtomicFile::State::sweep_stale() const {
 Status AtomicFile::State::look_at_existing() {
   struct stat status = {};
   if (!is_default_io(io) || ::fstatat(directory, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) return {};
-  if (S_ISREG(status.st_mode)) {
-    mode = status.st_mode & 0777;
-    has_mode = true;
-  } else {
-    return Status::error(CAIRN_STATUS_IO, "%.300s: not a regular file", path.c_str());
-  }
+  if (!S_ISREG(status.st_mode)) return Status::error(CAIRN_STATUS_IO, "%.300s: not a regular file", path.c_str());
+  mode = status.st_mode & 0777;
+  has_mode = true;
   return {};
 }
 
