@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backends/cuda/sm90_instructions.cuh"
+#include "backends/gpu/kernels/clamp_decay.cuh"
 
 namespace cairn::gpu::sm90 {
 
@@ -22,9 +23,6 @@ __device__ __forceinline__ int find_sequence(const int* begin, int count, int i)
   }
   return low;
 }
-
-/// Log-decays below -120 decay to 0 as well; one that is no number stays so.
-__device__ __forceinline__ float clamp_decay(float g) { return g < -120.0f ? -120.0f : g; }
 
 /// Log-decays and betas of two tokens of one value head: warp w of a group has head w of the key head's (at most 4).
 struct GatePair {

@@ -16,6 +16,7 @@
 //             391 with a quad for each list
 #pragma once
 
+#include "backends/gpu/kernels/clamp_decay.cuh"
 #include "backends/gpu/kernels/delta_chunk_inverse.cuh"
 #include "backends/gpu/kernels/delta_chunk_pairs.cuh"
 
@@ -42,8 +43,7 @@ __device__ __forceinline__ std::uint32_t load_row_pair(const std::uint16_t* row,
   return row[c] | static_cast<std::uint32_t>(row[c + 1 < width ? c + 1 : c]) << 16;
 }
 
-/// g clamped at -120: e^-120 is 0 as well (spec 2).
-__device__ __forceinline__ float decay_of(float g) { return exp2f((g < -120.0f ? -120.0f : g) * 1.4426950408889634f); }
+__device__ __forceinline__ float decay_of(float g) { return exp2f(clamp_decay(g) * 1.4426950408889634f); }
 
 /// Rows from column c on; token(i) names the tokens. Every load is made, so that all are under way at once: what is not
 /// there is some other row, for finish_columns to clear. Decays are still logarithms.

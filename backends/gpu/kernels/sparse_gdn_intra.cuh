@@ -2,6 +2,7 @@
 //   Launch   grid (C, HV), 256 threads; shared: keys [64, K], A and the inverse [64, 64] each
 #pragma once
 
+#include "backends/gpu/kernels/clamp_decay.cuh"
 #include "backends/gpu/kernels/sparse_gdn_plan.cuh"
 
 namespace cairn::gpu {
@@ -48,9 +49,8 @@ __global__ void sparse_intra_kernel(SparseGdnStage stage) {
     for (int i = 0; i < kChunk; ++i) {
       const int t = c * kChunk + i;
       const float g = t < stage.token_count ? d.log_decay[static_cast<std::int64_t>(stage.first_token + t) * d.value_heads + head] : 0.0f;
-      // e^-120 is 0 in f32: the clamp changes nothing and keeps the sums exact enough. The selector's doubles know more
-      // small numbers: it gets the sum as it is.
-      sum += (g < -120.0f ? -120.0f : g) * 1.44269504088896f;
+      // The selector's doubles know smaller numbers than f32: it gets the sum without the clamp.
+      sum += clamp_decay(g) * 1.44269504088896f;
       total += g * 1.44269504088896f;
       decay[i] = sum;
     }
