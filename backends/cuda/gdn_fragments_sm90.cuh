@@ -1,4 +1,4 @@
-// What the dense and the sparse GDN prefill of sm_90a share: chunks, gates, and how products lie in registers.
+// What the dense and the sparse GDN prefill of sm_90a share: chunks, and how products lie in registers.
 #pragma once
 
 #include "backends/cuda/sm90_instructions.cuh"
@@ -23,11 +23,6 @@ __device__ __forceinline__ int find_sequence(const int* begin, int count, int i)
   }
   return low;
 }
-
-/// Log-decays and betas of two tokens of one value head: warp w of a group has head w of the key head's (at most 4).
-struct GatePair {
-  float decay[2], beta[2];
-};
 
 /// Address of the 8 x 8 pieces of a warp's 16 rows for store_matrices, at two neighbouring 16-byte columns.
 __device__ __forceinline__ std::uint32_t fragment_address(int warp, int lane, int first_piece) {

@@ -63,6 +63,11 @@ __device__ __forceinline__ void load_tail(const SparsePrefillArgs& a, IntraShare
   }
 }
 
+/// Log-decays and betas of two tokens of one value head: warp w of a group has head w of the key head's (at most 4).
+struct GatePair {
+  float decay[2], beta[2];
+};
+
 __device__ __forceinline__ GatePair load_gates(const SparsePrefillArgs& a, const IntraItem& item, int warp, int lane) {
   GatePair gates = {};
   if (warp >= a.per_group()) return gates;
