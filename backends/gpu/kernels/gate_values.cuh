@@ -15,9 +15,19 @@ __device__ inline float map_element(FeatureMap map, float x) {
   }
 }
 
-/// From x with its bias.
+/// From x with its bias, where e^a_log may be beyond f32: it enters as half * half, so that no factor is infinite and
+/// none times zero.
+__device__ inline float steep_log_decay(DecayKind kind, float parameter, float x, float a_log) {
+  const float half = expf(fminf(0.5f * a_log, 88.0f));
+  if (kind == DecayKind::kLowerBound) return parameter * sigmoid(x * half * half);
+  // Below -80 softplus(x) is e^x, which need not be a number of f32 by itself.
+  return x < -80.0f ? -expf(x + a_log) : -softplus(x) * half * half;
+}
+
+/// From x with its bias. Up to e^60 a rate times what softplus loses below 2^-149 decays nothing.
 __device__ inline float log_decay(DecayKind kind, float parameter, float x, float a_log) {
   if (kind == DecayKind::kLogSigmoid) return -softplus(-x) / parameter;
+  if (a_log > 60.0f) return steep_log_decay(kind, parameter, x, a_log);
   const float rate = expf(a_log);
   return kind == DecayKind::kSoftplus ? -rate * softplus(x) : parameter * sigmoid(rate * x);
 }
