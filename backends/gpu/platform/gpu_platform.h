@@ -6,8 +6,9 @@
 // Device words: __global__, __device__, __shared__, threadIdx, blockIdx, blockDim, gridDim, __syncthreads, atomicMin, and from here
 // warp_size(), shuffle_xor(), shuffle(), warp_barrier(), dynamic_shared(); matrix products and copies that run beside the
 // arithmetic: gpu_matrix.h. The warp size is 32 or 64: never assume it.
-// A kernel that is launched early (Launcher::early) begins with let_next_kernel_start(), may read weights, and then calls
-// wait_for_previous_kernel() in every thread of every block: an early kernel without it breaks the order of all that follow.
+// A kernel that is launched early (Launcher::early) may read weights, and then calls wait_for_previous_kernel() in every
+// thread of every block: an early kernel without it breaks the order of all that follow. Most begin with
+// let_next_kernel_start(); after one that does not, the next starts when it has ended.
 // Barriers and shuffles are called by all threads of the block, or (shuffles) of the warp, that have not returned.
 #pragma once
 
