@@ -10,10 +10,14 @@ namespace {
 
 constexpr std::int32_t kN = kSparseChunk, kBlock = kSparseBlock, kBlocks = kN / kBlock;
 
+/// Log-decays end at -1e4 (spec 2), which is a factor of 0 in double too: differences of sums with -inf are no numbers.
+/// One that is no number stays so.
+double finite_log_decay(double g) { return g < -1e4 ? -1e4 : g; }
+
 void cumulate_decay(const SparseGdnSequence& s, std::int32_t c, std::int32_t h, double* decay_log2) {
   double sum = 0;
   for (std::int32_t i = 0; i < kN; ++i) {
-    if (i < s.tokens_in(c)) sum += s.log_decay(c, i, h) / std::log(2.0);
+    if (i < s.tokens_in(c)) sum += finite_log_decay(s.log_decay(c, i, h)) / std::log(2.0);
     decay_log2[i] = sum;
   }
 }

@@ -88,6 +88,24 @@ TEST_CASE("SparseGDN with every chunk and the full inverse is dense GDN") {
   }
 }
 
+TEST_CASE("a log-decay of minus infinity leaves nothing of the state, in SparseGDN as in GDN") {
+  for (const Backend* backend : every_backend()) {
+    DeltaProblem p = random_problem(330, 2, 4, 16, 16);
+    DeltaProblem low = p;  // what e^-1e4 leaves is nothing either
+    for (const std::int32_t t : {0, 63, 100, 101, 192, 329}) {
+      std::fill_n(p.log_decay.begin() + t * p.HV, 3, -INFINITY);
+      std::fill_n(low.log_decay.begin() + t * p.HV, 3, -1e4F);
+    }
+
+    const Result dense = run_delta(*backend, &OpTable::gdn, p);
+
+    check_equal(*backend, dense, run_delta(*backend, &OpTable::gdn, low));
+    check_equal(*backend, run_sparse(*backend, p, SparsePolicy::kAll, true), dense);
+    check_equal(*backend, run_sparse(*backend, p, SparsePolicy::kAll, false),
+                run_sparse(*backend, low, SparsePolicy::kAll, false));
+  }
+}
+
 TEST_CASE("decays to -1e4 give no NaN and forget everything before") {
   for (const Backend* backend : every_backend()) {
     CAPTURE(std::string(backend->name));
