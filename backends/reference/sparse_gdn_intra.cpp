@@ -48,21 +48,21 @@ void invert_triangle(const double* m, std::int32_t first, std::int32_t size, dou
   }
 }
 
-/// C_{i,i-1} = -C_ii M_{i,i-1} C_{i-1,i-1}.
+/// C_{i,i-1} = -C_ii M_{i,i-1} C_{i-1,i-1}. The factors C are triangles: a zero above, times NaN, would be NaN.
 void fill_adjacent_block(const double* m, std::int32_t block, double* inverse) {
   const std::int32_t r = block * kBlock, c = r - kBlock;
   double product[kBlock][kBlock];
   for (std::int32_t i = 0; i < kBlock; ++i) {
     for (std::int32_t j = 0; j < kBlock; ++j) {
       product[i][j] = 0;
-      for (std::int32_t l = 0; l < kBlock; ++l)
+      for (std::int32_t l = j; l < kBlock; ++l)
         product[i][j] += m[(r + i) * kN + c + l] * inverse[(c + l) * kN + c + j];
     }
   }
   for (std::int32_t i = 0; i < kBlock; ++i) {
     for (std::int32_t j = 0; j < kBlock; ++j) {
       double sum = 0;
-      for (std::int32_t l = 0; l < kBlock; ++l) sum -= inverse[(r + i) * kN + r + l] * product[l][j];
+      for (std::int32_t l = 0; l <= i; ++l) sum -= inverse[(r + i) * kN + r + l] * product[l][j];
       inverse[(r + i) * kN + c + j] = sum;
     }
   }

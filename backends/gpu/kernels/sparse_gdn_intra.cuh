@@ -20,13 +20,13 @@ __device__ inline void invert_columns(const float* a, float* x, int first, int l
   }
 }
 
-/// C_{i,i-1} = -C_ii A_{i,i-1} C_{i-1,i-1}; a thread owns an element.
+/// C_{i,i-1} = -C_ii A_{i,i-1} C_{i-1,i-1}, both triangles; a thread owns an element.
 __device__ inline float adjacent_block(const float* a, const float* x, int i, int j) {
   const int row = i / kBlock * kBlock, column = j / kBlock * kBlock;
   float sum = 0;
-  for (int p = 0; p < kBlock; ++p) {
+  for (int p = 0; p <= i - row; ++p) {
     float inner = 0;
-    for (int q = 0; q < kBlock; ++q) inner += a[(row + p) * kChunk + column + q] * x[(column + q) * kChunk + j];
+    for (int q = j - column; q < kBlock; ++q) inner += a[(row + p) * kChunk + column + q] * x[(column + q) * kChunk + j];
     sum += x[i * kChunk + row + p] * inner;
   }
   return -sum;

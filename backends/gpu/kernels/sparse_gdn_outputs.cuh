@@ -29,11 +29,11 @@ __device__ inline void fill_scores(const SparseGdnStage& stage, const OutputTile
   }
 }
 
-/// scores U' of chunk c, for row i and column v.
-__device__ inline float mix(const SparseGdnStage& stage, const float* scores, int c, int head, int i, int v) {
+/// The first `count` scores of row i, times U' of chunk c, for column v.
+__device__ inline float mix(const SparseGdnStage& stage, const float* scores, int c, int head, int i, int count, int v) {
   const DeltaRuleArgs& d = stage.call.delta;
   float sum = 0;
-  for (int j = 0; j < kChunk && c * kChunk + j < stage.token_count; ++j) {
+  for (int j = 0; j < count; ++j) {
     sum += scores[i * kChunk + j] * stage.scratch.u[(static_cast<std::int64_t>(c * kChunk + j) * d.value_heads + head) * d.value_dim + v];
   }
   return sum;
@@ -74,7 +74,7 @@ __global__ void pair_outputs_kernel(SparseGdnStage stage) {
         if (t >= stage.token_count) continue;
         const std::int64_t token = stage.first_token + t, column = static_cast<std::int64_t>(head) * d.value_dim + v;
         float* kept = s.output + (static_cast<std::int64_t>(t) * heads + head) * d.value_dim + v;
-        float sum = mix(stage, tiles.scores, source, head, i, v);
+        float sum = mix(stage, tiles.scores, source, head, i, source == c ? i + 1 : kChunk, v);
         if (source == even) {
           float read = 0;
           for (int k = 0; k < d.key_dim; ++k) read += tiles.queries[i * d.key_dim + k] * state[static_cast<std::int64_t>(k) * d.value_dim + v];
