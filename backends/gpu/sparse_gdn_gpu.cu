@@ -125,13 +125,13 @@ void run_sequence(const Launcher& launcher, const SparseGdnStage& stage) {
   const DeltaRuleArgs& d = stage.call.delta;
   const auto heads = static_cast<unsigned>(d.value_heads), chunks = static_cast<unsigned>(stage.chunk_count);
   launcher(save_initial_kernel, dim3(heads), dim3(kThreads), 0, stage);
-  launcher(sparse_intra_kernel, dim3(chunks, heads), dim3(kThreads), intra_shared_bytes(d.key_dim), stage);
+  launcher(sparse_intra_kernel, dim3(chunks, heads), dim3(kThreads), kIntraSharedBytes, stage);
   if (stage.call.trace) trace_intra(launcher, stage, *stage.call.trace);
   select(launcher, stage);
   launcher(walk_events_kernel, dim3(static_cast<unsigned>((d.value_dim + kEventColumns - 1) / kEventColumns), heads),
            dim3(kThreads), event_shared_bytes(d.key_dim), stage);
-  launcher(pair_outputs_kernel, dim3(static_cast<unsigned>(stage.pairs()), heads), dim3(kThreads),
-           output_shared_bytes(d.key_dim), stage);
+  launcher(pair_outputs_kernel, dim3(static_cast<unsigned>(stage.pairs()), heads), dim3(kThreads), kOutputSharedBytes,
+           stage);
   if (!stage.call.trace) return;
   trace_selection(launcher, stage, *stage.call.trace);
   trace(launcher, stage.call.trace->u_new, stage.scratch.u,

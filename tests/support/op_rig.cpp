@@ -30,6 +30,8 @@ OpRig::OpRig(const Backend& backend, std::int32_t thread_count, DType dtype, boo
   BackendError error;
   DeviceOptions options;
   options.thread_count = thread_count;
+  const char* index = std::getenv("CAIRN_TEST_DEVICE");
+  if (index && std::atoi(index) < backend.device_count(&error)) options.index = std::atoi(index);
   device_ = backend.open_device(options, &error);
   require(device_ != nullptr, error);
   queue_ = backend.create_queue(device_, nullptr, &error);

@@ -1,5 +1,5 @@
 // Stage 1: inside a chunk. The kept blocks of (I + A)^-1, U = inverse diag(beta) V, cumulative decays, tail scores.
-//   Launch   grid (C, HV), 256 threads; shared: keys [64, K], A and the inverse [64, 64] each
+//   Launch   grid (C, HV), 256 threads; shared: a slice of the keys, A and the inverse [64, 64] each
 #pragma once
 
 #include "backends/gpu/kernels/clamp_decay.cuh"
@@ -7,9 +7,7 @@
 
 namespace cairn::gpu {
 
-inline std::size_t intra_shared_bytes(int key_dim) {
-  return (static_cast<std::size_t>(kChunk) * static_cast<std::size_t>(key_dim) + 2 * kChunk * kChunk + 2 * kChunk) * sizeof(float);
-}
+inline constexpr std::size_t kIntraSharedBytes = (kSliceFloats + 2 * kChunk * kChunk + 2 * kChunk) * sizeof(float);
 
 /// Inverse of the unit lower-triangular matrix I + A within [first, last): a thread owns a column.
 __device__ inline void invert_columns(const float* a, float* x, int first, int last, int column) {
@@ -26,7 +24,8 @@ __device__ inline float adjacent_block(const float* a, const float* x, int i, in
   float sum = 0;
   for (int p = 0; p <= i - row; ++p) {
     float inner = 0;
-    for (int q = j - column; q < kBlock; ++q) inner += a[(row + p) * kChunk + column + q] * x[(column + q) * kChunk + j];
+    for (int q = j - column; q < kBlock; ++q)
+      inner += a[(row + p) * kChunk + column + q] * x[(column + q) * kChunk + j];
     sum += x[i * kChunk + row + p] * inner;
   }
   return -sum;
@@ -35,20 +34,22 @@ __device__ inline float adjacent_block(const float* a, const float* x, int i, in
 __global__ void sparse_intra_kernel(SparseGdnStage stage) {
   __shared__ float partial[32];
   const DeltaRuleArgs& d = stage.call.delta;
-  const int c = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y), thread = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x);
+  const int c = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y),
+            thread = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x);
   float* keys = reinterpret_cast<float*>(dynamic_shared());
-  float* a = keys + kChunk * d.key_dim;
+  float* a = keys + kSliceFloats;
   float* x = a + kChunk * kChunk;
   float* decay = x + kChunk * kChunk;
   float* beta = decay + kChunk;
   const std::int64_t cell = static_cast<std::int64_t>(c) * d.value_heads + head;
-  load_chunk(stage, d.k, c, head / stage.per_group(), d.key_dim, keys);
   if (thread < kChunk) beta[thread] = beta_at(stage, c * kChunk + thread, head);
   if (thread == 0) {
     float sum = 0, total = 0;
     for (int i = 0; i < kChunk; ++i) {
       const int t = c * kChunk + i;
-      const float g = t < stage.token_count ? d.log_decay[static_cast<std::int64_t>(stage.first_token + t) * d.value_heads + head] : 0.0f;
+      const float g = t < stage.token_count
+                          ? d.log_decay[static_cast<std::int64_t>(stage.first_token + t) * d.value_heads + head]
+                          : 0.0f;
       // The selector's doubles know smaller numbers than f32: it gets the sum without the clamp.
       sum += clamp_decay(g) * 1.44269504088896f;
       total += g * 1.44269504088896f;
@@ -56,13 +57,22 @@ __global__ void sparse_intra_kernel(SparseGdnStage stage) {
     }
     stage.scratch.gamma[cell] = total;
   }
-  __syncthreads();
+  for (int i = thread; i < kChunk * kChunk; i += step) a[i] = x[i] = 0;
+  for_each_slice(d.key_dim, [&](int first, int count) {
+    __syncthreads();
+    load_slice(stage, d.k, c, head / stage.per_group(), first, count, keys);
+    __syncthreads();
+    for (int i = thread; i < kChunk * kChunk; i += step) {
+      const int row = i / kChunk, column = i % kChunk;
+      float product = a[i];
+      for (int k = 0; k < count && column < row; ++k)
+        product += keys[row * kSliceStride + k] * keys[column * kSliceStride + k];
+      a[i] = product;
+    }
+  });
   for (int i = thread; i < kChunk * kChunk; i += step) {
     const int row = i / kChunk, column = i % kChunk;
-    float product = 0;
-    for (int k = 0; k < d.key_dim && column < row; ++k) product += keys[row * d.key_dim + k] * keys[column * d.key_dim + k];
-    a[i] = column < row ? beta[row] * product * exp2f(decay[row] - decay[column]) : 0.0f;
-    x[i] = 0;
+    a[i] = column < row ? beta[row] * a[i] * exp2f(decay[row] - decay[column]) : 0.0f;
   }
   __syncthreads();
   if (thread < kChunk) {
@@ -89,7 +99,8 @@ __global__ void sparse_intra_kernel(SparseGdnStage stage) {
     if (t >= stage.token_count) continue;
     float sum = 0;
     for (int s = first_kept(stage, row); s <= row; ++s) {
-      sum += inverse_at(stage, inverse, row, s) * beta[s] * load(d.v, d.dtype, stage.first_token + c * kChunk + s, static_cast<std::int64_t>(head) * d.value_dim + v);
+      sum += inverse_at(stage, inverse, row, s) * beta[s] *
+             load(d.v, d.dtype, stage.first_token + c * kChunk + s, static_cast<std::int64_t>(head) * d.value_dim + v);
     }
     stage.scratch.u[(static_cast<std::int64_t>(t) * d.value_heads + head) * d.value_dim + v] = sum;
     if (row >= kChunk - kBlock) squares += sum * sum;

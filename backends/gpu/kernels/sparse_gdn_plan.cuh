@@ -65,14 +65,26 @@ __device__ inline int first_kept(const SparseGdnStage& stage, int i) {
   return stage.call.full_inverse || i < 2 * kBlock ? 0 : (i / kBlock - 1) * kBlock;
 }
 
-/// Rows of chunk c of one head into shared memory [64, dim]; zeros past the sequence's end.
-__device__ inline void load_chunk(const SparseGdnStage& stage, const ConstRows& rows, int c, int head, int dim,
-                                  float* to) {
-  for (int i = static_cast<int>(threadIdx.x); i < kChunk * dim; i += static_cast<int>(blockDim.x)) {
-    const int t = c * kChunk + i / dim;
-    to[i] = t < stage.token_count ? load(rows, stage.call.delta.dtype, stage.first_token + t,
-                                         static_cast<std::int64_t>(head) * dim + i % dim)
-                                  : 0.0f;
+/// Keys and queries go through shared memory in slices of this many columns, rows a bank apart: the stages then take
+/// less than 64 KB at any K, which is all that some chips have.
+inline constexpr int kKeySlice = 32, kSliceStride = kKeySlice + 1, kSliceFloats = kChunk * kSliceStride;
+
+/// Calls visit(first column, columns) for the slices of K, in order.
+template <class Visit>
+__device__ inline void for_each_slice(int key_dim, const Visit& visit) {
+  for (int first = 0; first < key_dim; first += kKeySlice)
+    visit(first, key_dim - first < kKeySlice ? key_dim - first : kKeySlice);
+}
+
+/// Columns [first, first + count) of chunk c's rows of one head, to [64, kSliceStride]; zeros past the sequence's end.
+__device__ inline void load_slice(const SparseGdnStage& stage, const ConstRows& rows, int c, int head, int first,
+                                  int count, float* to) {
+  const std::int64_t column = static_cast<std::int64_t>(head) * stage.call.delta.key_dim + first;
+  for (int i = static_cast<int>(threadIdx.x); i < kChunk * kKeySlice; i += static_cast<int>(blockDim.x)) {
+    const int row = i / kKeySlice, k = i % kKeySlice, t = c * kChunk + row;
+    if (k >= count) continue;
+    to[row * kSliceStride + k] =
+        t < stage.token_count ? load(rows, stage.call.delta.dtype, stage.first_token + t, column + k) : 0.0f;
   }
 }
 

@@ -1,6 +1,7 @@
 // Blocks on the host: every thread of a block is a fibre that runs to its next barrier, shuffle or matrix product.
 // For numerics and memory checks without a GPU, not for speed; it cannot show races. Warps may take different paths between
 // barriers; threads that wait for each other at different barriers end the program. Warp size: CAIRN_EMULATED_WARP, 32 or 64.
+// Two devices: 0 has the shared memory of a large chip, 1 that of a small one.
 #pragma once
 
 #include <cmath>
@@ -60,12 +61,15 @@ int emulated_lane();
 
 using Stream = void*;
 using Error = int;
-inline constexpr Error kSuccess = 0, kNoMemory = 2;
+inline constexpr Error kSuccess = 0, kNoMemory = 2, kTooMuchShared = 3;
 
-inline const char* error_text(Error error) { return error == kSuccess ? "no error" : "out of memory"; }
+inline const char* error_text(Error error) {
+  return error == kSuccess ? "no error" : error == kNoMemory ? "out of memory" : "too much shared memory";
+}
 inline Error last_error() { return kSuccess; }
-inline Error count_devices(int* count) { return *count = 1, kSuccess; }
-inline Error select_device(int) { return kSuccess; }
+inline Error count_devices(int* count) { return *count = 2, kSuccess; }
+inline thread_local int emulated_device = 0;
+inline Error select_device(int index) { return emulated_device = index, kSuccess; }
 
 struct DeviceProperties {
   char name[128];
@@ -73,8 +77,9 @@ struct DeviceProperties {
   std::size_t memory_bytes;
 };
 
-inline Error read_properties(int, DeviceProperties* properties) {
-  *properties = {"block emulator", 0, 0, 4, 227 * 1024, std::size_t{1} << 32};
+constexpr int emulated_shared_bytes(int device) { return (device == 0 ? 227 : 64) * 1024; }
+inline Error read_properties(int index, DeviceProperties* properties) {
+  *properties = {"block emulator", 0, 0, 4, emulated_shared_bytes(index), std::size_t{1} << 32};
   return kSuccess;
 }
 
@@ -99,7 +104,9 @@ inline Error set_async(void* memory, int byte, std::size_t bytes, Stream) {
   return std::memset(memory, byte, bytes), kSuccess;
 }
 template <class Kernel>
-Error allow_shared_memory(Kernel*, std::size_t) { return kSuccess; }
+Error allow_shared_memory(Kernel*, std::size_t bytes) {
+  return bytes <= static_cast<std::size_t>(emulated_shared_bytes(emulated_device)) ? kSuccess : kTooMuchShared;
+}
 
 template <class Args>
 void launch(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, Stream, const Args& args) {
