@@ -118,15 +118,30 @@ void run_decode(const Launcher& launcher, const SdmArgs& args, const SdmScratch&
   }
 }
 
+template <int kRows, int kColumnLanes, int kColumns, int kAhead>
+void launch_walk(const Launcher& launcher, const SdmArgs& args, const SdmScratch& scratch, int groups) {
+  const int tile = groups * kColumnLanes * kColumns;
+  const dim3 grid(static_cast<unsigned>((args.value_dim + tile - 1) / tile), static_cast<unsigned>(args.head_count),
+                  static_cast<unsigned>(args.batch.sequence_count));
+  const std::size_t shared_bytes = groups * sizeof(SdmWalkShared<kRows, kColumnLanes, kColumns, kAhead>);
+  with_element(args.dtype, [&](auto element) {
+    launcher(sdm_walk_kernel<kRows, kColumnLanes, kColumns, kAhead, decltype(element)>, grid,
+             dim3(static_cast<unsigned>(groups * kSdmGroup)), shared_bytes, SdmKernelArgs{args, scratch});
+  });
+}
+
+/// Two groups a block; one where a chip has 64 KB of shared memory, and then for large sets shorter lists. The bits are
+/// the same: groups walk alone.
 template <int kRows, int kColumnLanes, int kColumns>
 void launch_walk(const Launcher& launcher, const SdmArgs& args, const SdmScratch& scratch) {
-  constexpr int kGroups = 2, kTile = kGroups * kColumnLanes * kColumns;
-  const dim3 grid(static_cast<unsigned>((args.value_dim + kTile - 1) / kTile), static_cast<unsigned>(args.head_count),
-                  static_cast<unsigned>(args.batch.sequence_count));
-  with_element(args.dtype, [&](auto element) {
-    launcher(sdm_walk_kernel<kRows, kColumnLanes, kColumns, decltype(element)>, grid, dim3(kGroups * kSdmGroup),
-             kGroups * sizeof(SdmWalkShared<kRows, kColumnLanes, kColumns>), SdmKernelArgs{args, scratch});
-  });
+  using Shared = SdmWalkShared<kRows, kColumnLanes, kColumns, kSdmAhead>;
+  const auto room = static_cast<std::size_t>(launcher.device().properties.shared_bytes_per_block);
+  if constexpr (sizeof(Shared) > 64 * 1024) {
+    static_assert(sizeof(SdmWalkShared<kRows, kColumnLanes, kColumns, kSdmLeastAhead>) <= 64 * 1024);
+    if (sizeof(Shared) > room)
+      return launch_walk<kRows, kColumnLanes, kColumns, kSdmLeastAhead>(launcher, args, scratch, 1);
+  }
+  launch_walk<kRows, kColumnLanes, kColumns, kSdmAhead>(launcher, args, scratch, 2 * sizeof(Shared) <= room ? 2 : 1);
 }
 
 template <int kColumns>

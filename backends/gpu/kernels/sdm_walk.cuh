@@ -4,7 +4,7 @@
 //   Launch    grid (column tiles, H, B); groups of 32 lanes walk alone over their columns: no block barrier
 //   How       a lane holds kRows write rows and kRows read rows of kColumns columns of a token. Rows are on their way
 //             two tokens ahead; those that a token in between writes come from shared memory instead (links). The
-//             lists of rows are copied to shared memory kSdmAhead tokens ahead.
+//             lists of rows are copied to shared memory kAhead tokens ahead: 6, or 4 where the chip has no room.
 //   Numerics  f32; the rows of a lane in order, then lanes by halves: bits do not depend on the batch or on splits
 //   Measured  one H200, bf16, 2,048 tokens of one sequence, H 2; ms, in brackets sdm_address, the claim
 //               side  32, V  160, W 16    1.49 (0.02, 0.02)
@@ -16,15 +16,15 @@
 
 namespace cairn::gpu {
 
-inline constexpr int kSdmAhead = 6,
-                     kSdmLists = 8;  ///< lists in shared memory: of the token, those ahead, and a free one
+inline constexpr int kSdmAhead = 6, kSdmLeastAhead = 4;
 
-/// Shared memory of a group: lists of kSdmLists tokens, new rows of three.
-template <int kRows, int kColumnLanes, int kColumns>
+/// Shared memory of a group: lists of the token, of those ahead and a free one; new rows of three.
+template <int kRows, int kColumnLanes, int kColumns, int kAhead>
 struct SdmWalkShared {
+  static constexpr int kLists = kAhead + 2;
   static constexpr int kPlaces = kRows * SdmLanes<kColumnLanes>::kRowLanes;
-  SdmWrite writes[kSdmLists][kPlaces];
-  SdmRead reads[kSdmLists][kPlaces];
+  SdmWrite writes[kLists][kPlaces];
+  SdmRead reads[kLists][kPlaces];
   float tiles[3][kPlaces * kColumnLanes * kColumns];
 };
 
@@ -38,11 +38,11 @@ struct SdmStage {
 
 /// One group's walk over the tokens of a head, `s` of them counted from the first. A stage j is that of the tokens with
 /// s % 3 == j.
-template <int kRows, int kColumnLanes, int kColumns, class Element>
+template <int kRows, int kColumnLanes, int kColumns, int kAhead, class Element>
 class SdmWalk {
  public:
   using Lanes = SdmLanes<kColumnLanes>;
-  using Shared = SdmWalkShared<kRows, kColumnLanes, kColumns>;
+  using Shared = SdmWalkShared<kRows, kColumnLanes, kColumns, kAhead>;
   using Stage = SdmStage<kRows, kColumns, Element>;
 
   __device__ SdmWalk(const SdmKernelArgs& args, Shared& shared) : call_(args.call), shared_(shared) {
@@ -65,21 +65,21 @@ class SdmWalk {
 
   /// Lists of the first tokens; places beyond the sets stay empty.
   __device__ void begin() {
-    for (int i = static_cast<int>(threadIdx.x) % kSdmGroup; i < kSdmLists * Shared::kPlaces; i += kSdmGroup) {
+    for (int i = static_cast<int>(threadIdx.x) % kSdmGroup; i < Shared::kLists * Shared::kPlaces; i += kSdmGroup) {
       shared_.writes[i / Shared::kPlaces][i % Shared::kPlaces] = {0, 0, 0, 0, 0, -1};
       shared_.reads[i / Shared::kPlaces][i % Shared::kPlaces] = {0, 0, -1};
     }
     warp_barrier();
-    for (int s = 0; s < kSdmAhead; ++s) copy_lists(s);
-    wait_for_copies<kSdmAhead - 3>();
+    for (int s = 0; s < kAhead; ++s) copy_lists(s);
+    wait_for_copies<kAhead - 3>();
     warp_barrier();
   }
 
   /// Starts the copy of a token's lists, of one after the other; their place was last read before the last barrier.
   __device__ void copy_lists(int s) {
     if (s < length_) {
-      copy_list<2 * Shared::kPlaces>(shared_.writes[s % kSdmLists], write_list_, 2 * writes_);
-      copy_list<Shared::kPlaces>(shared_.reads[s % kSdmLists], read_list_, reads_);
+      copy_list<2 * Shared::kPlaces>(shared_.writes[s % Shared::kLists], write_list_, 2 * writes_);
+      copy_list<Shared::kPlaces>(shared_.reads[s % Shared::kLists], read_list_, reads_);
       write_list_ += static_cast<std::int64_t>(2 * writes_) * call_.head_count;
       read_list_ += static_cast<std::int64_t>(reads_) * call_.head_count;
     }
@@ -89,8 +89,8 @@ class SdmWalk {
   /// Starts the loads of a token's rows, without those that are linked; of one token after the other.
   __device__ void load(int s, Stage& stage) {
     if (s >= length_) return;
-    const SdmWrite* writes = shared_.writes[s % kSdmLists] + Lanes::row();
-    const SdmRead* reads = shared_.reads[s % kSdmLists] + Lanes::row();
+    const SdmWrite* writes = shared_.writes[s % Shared::kLists] + Lanes::row();
+    const SdmRead* reads = shared_.reads[s % Shared::kLists] + Lanes::row();
     SdmSource write_source[kRows], read_source[kRows];
 #pragma unroll
     for (int k = 0; k < kRows; ++k) {
@@ -111,11 +111,11 @@ class SdmWalk {
   }
 
   /// Predict, write, read: the token's rows have come, but for those that the last two tokens wrote. All lists but the
-  /// last kSdmAhead - 3 that were asked for have come when it ends.
+  /// last kAhead - 3 that were asked for have come when it ends.
   template <int kStage>
   __device__ void run(int s, Stage& stage) {
-    const SdmWrite* writes = shared_.writes[s % kSdmLists] + Lanes::row();
-    const SdmRead* reads = shared_.reads[s % kSdmLists] + Lanes::row();
+    const SdmWrite* writes = shared_.writes[s % Shared::kLists] + Lanes::row();
+    const SdmRead* reads = shared_.reads[s % Shared::kLists] + Lanes::row();
     float written[kRows][kColumns], read[kRows][kColumns];
     float residual[kColumns] = {}, out[kColumns] = {}, value[kColumns];
 #pragma unroll
@@ -152,7 +152,7 @@ class SdmWalk {
       for (int c = 0; c < kColumns; ++c) out[c] += write.read_weight * written[k][c];
       store_values(tile<kStage>(k * Lanes::kRowLanes + Lanes::row()), written[k]);
     }
-    wait_for_copies<kSdmAhead - 3>();
+    wait_for_copies<kAhead - 3>();
     warp_barrier();
 #pragma unroll
     for (int k = 0; k < kRows; ++k) {
@@ -207,9 +207,9 @@ class SdmWalk {
   const float4 *write_list_, *read_list_;  ///< this lane's pieces of the next lists to copy
 };
 
-template <int kRows, int kColumnLanes, int kColumns, class Element>
+template <int kRows, int kColumnLanes, int kColumns, int kAhead, class Element>
 __global__ void __launch_bounds__(64) sdm_walk_kernel(SdmKernelArgs args) {
-  using Walk = SdmWalk<kRows, kColumnLanes, kColumns, Element>;
+  using Walk = SdmWalk<kRows, kColumnLanes, kColumns, kAhead, Element>;
   auto* groups = reinterpret_cast<typename Walk::Shared*>(dynamic_shared());
   Walk walk(args, groups[threadIdx.x / kSdmGroup]);
   const int length = walk.length();
@@ -220,15 +220,15 @@ __global__ void __launch_bounds__(64) sdm_walk_kernel(SdmKernelArgs args) {
   walk.load(1, second);
   for (int s = 0; s < length; s += 3) {
     walk.load(s + 2, third);
-    walk.copy_lists(s + kSdmAhead);
+    walk.copy_lists(s + kAhead);
     walk.template run<0>(s, first);
     if (s + 1 == length) break;
     walk.load(s + 3, first);
-    walk.copy_lists(s + 1 + kSdmAhead);
+    walk.copy_lists(s + 1 + kAhead);
     walk.template run<1>(s + 1, second);
     if (s + 2 == length) break;
     walk.load(s + 4, second);
-    walk.copy_lists(s + 2 + kSdmAhead);
+    walk.copy_lists(s + 2 + kAhead);
     walk.template run<2>(s + 2, third);
   }
 }
