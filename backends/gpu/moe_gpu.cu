@@ -169,10 +169,18 @@ void run_products(const Launcher& launcher, const MoeArgs& args, void* memory) {
   with_weight_eights(plan.weight_type, [&](auto eights) {
     using Weights = decltype(eights);
     if (args.phase == Phase::kPrefill) {
-      launcher.early(moe_prefill_kernel<true, Weights>, grid(true, kMoeRows / 2), dim3(kMoeThreads), kMoeSharedBytes,
-                     plan);
-      launcher.early(moe_prefill_kernel<false, Weights>, grid(false, kMoeRows), dim3(kMoeThreads), kMoeSharedBytes,
-                     plan);
+      const auto prefill = [&](auto hidden, auto results, std::size_t shared_bytes) {
+        launcher.early(hidden, grid(true, kMoeRows / 2), dim3(kMoeThreads), shared_bytes, plan);
+        launcher.early(results, grid(false, kMoeRows), dim3(kMoeThreads), shared_bytes, plan);
+      };
+      const auto room = static_cast<std::size_t>(launcher.device().properties.shared_bytes_per_block);
+      if (moe_shared_bytes(kMoeStages) <= room) {
+        prefill(moe_prefill_kernel<true, Weights, kMoeStages>, moe_prefill_kernel<false, Weights, kMoeStages>,
+                moe_shared_bytes(kMoeStages));
+      } else {
+        prefill(moe_prefill_kernel<true, Weights, kMoeLeastStages>, moe_prefill_kernel<false, Weights, kMoeLeastStages>,
+                moe_shared_bytes(kMoeLeastStages));
+      }
     } else {
       launcher.early(moe_decode_kernel<true, Weights>, grid(true, kFewTokens), dim3(kMoeDecodeThreads), 0, plan);
       launcher.early(moe_decode_kernel<false, Weights>, grid(false, 32), dim3(kMoeDecodeThreads), 0, plan);

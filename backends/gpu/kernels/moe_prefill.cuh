@@ -1,4 +1,5 @@
-// moe prefill: a piece of up to 64 pairs of one expert times 128 rows of its matrices, 64 inputs at a time, 3 stages.
+// moe prefill: a piece of up to 64 pairs of one expert times 128 rows of its matrices, 64 inputs at a time, 3 stages,
+// or 2 where a chip has 64 KB of shared memory.
 //   Computes  hidden = silu(gate x) * (up x): 64 rows of each; or results = down hidden: 128 rows
 //   Shapes    x [T, D] bf16, gathered by pair; hidden [T k, F] bf16 by place; results [T k, D] bf16 by pair
 //   Launch    a block for ceil(F / 64) or ceil(D / 128) rows of each piece, 4 groups of 32 lanes; a group has 32 rows
@@ -17,9 +18,10 @@
 
 namespace cairn::gpu {
 
-inline constexpr int kMoeTokens = 64, kMoeRows = 128, kMoeDepth = 64, kMoeStages = 3, kMoeThreads = 128;
+inline constexpr int kMoeTokens = 64, kMoeRows = 128, kMoeDepth = 64, kMoeThreads = 128;
+inline constexpr int kMoeStages = 3, kMoeLeastStages = 2;
 inline constexpr int kMoeStageElements = (kMoeTokens + kMoeRows) * kMoeDepth, kMoeRowStep = kMoeThreads / 8;
-inline constexpr std::size_t kMoeSharedBytes = kMoeStages * kMoeStageElements * sizeof(std::uint16_t);
+constexpr std::size_t moe_shared_bytes(int stages) { return stages * kMoeStageElements * sizeof(std::uint16_t); }
 
 /// Place of element (row, column) in a tile of 64-element rows; 8 rows hit 8 bank groups.
 __device__ inline int moe_tile_place(int row, int column) {
@@ -154,7 +156,7 @@ __device__ inline void multiply_moe_stage(float (&sums)[2][kMoeTokens / 8][4], c
   }
 }
 
-template <bool kIsHidden, class Weights>
+template <bool kIsHidden, class Weights, int kStages>
 __global__ void __launch_bounds__(kMoeThreads, 3) moe_prefill_kernel(MoePlan plan) {
   using Tile = MoePrefillTile<kIsHidden, Weights>;
   constexpr bool kIsCopied = Weights::kType == DType::kBF16;
@@ -170,7 +172,7 @@ __global__ void __launch_bounds__(kMoeThreads, 3) moe_prefill_kernel(MoePlan pla
   const int step_count = (tile.in_dim + kMoeDepth - 1) / kMoeDepth;
   typename Tile::Raw raw;
   const auto begin_stage = [&](int step) {
-    std::uint16_t* stage = shared + step % kMoeStages * kMoeStageElements;
+    std::uint16_t* stage = shared + step % kStages * kMoeStageElements;
     if (step < step_count) {
       tile.copy_tokens(stage, step * kMoeDepth);
       if constexpr (kIsCopied) {
@@ -183,20 +185,20 @@ __global__ void __launch_bounds__(kMoeThreads, 3) moe_prefill_kernel(MoePlan pla
   };
   const auto end_stage = [&](int step) {
     if constexpr (!kIsCopied) {
-      if (step < step_count) tile.store_weights(shared + step % kMoeStages * kMoeStageElements, raw);
+      if (step < step_count) tile.store_weights(shared + step % kStages * kMoeStageElements, raw);
     }
   };
   float sums[2][kMoeTokens / 8][4] = {};
-  for (int step = 0; step < kMoeStages - 1; ++step) {
+  for (int step = 0; step < kStages - 1; ++step) {
     begin_stage(step);
     end_stage(step);
   }
   for (int step = 0; step < step_count; ++step) {
-    wait_for_copies<kMoeStages - 2>();
+    wait_for_copies<kStages - 2>();
     __syncthreads();
-    begin_stage(step + kMoeStages - 1);
-    multiply_moe_stage<kIsHidden>(sums, shared + step % kMoeStages * kMoeStageElements, group, piece.count);
-    end_stage(step + kMoeStages - 1);
+    begin_stage(step + kStages - 1);
+    multiply_moe_stage<kIsHidden>(sums, shared + step % kStages * kMoeStageElements, group, piece.count);
+    end_stage(step + kStages - 1);
   }
   wait_for_copies<0>();
   __syncthreads();
