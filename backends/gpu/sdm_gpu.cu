@@ -185,10 +185,13 @@ bool is_one_step(const SdmArgs& args) {
 }
 
 const char* unsupported_reason(const SdmArgs& args) {
+  const std::int64_t writes =
+      std::int64_t{args.batch.token_count} * args.head_count * sdm_kept(args.write_count, args.side);
   return first_reason({require_activations("sdm", args.dtype), require_range("sdm", "side", args.side, 1, kSdmMaxSide),
                        require_range("sdm", "write_count", args.write_count, 1, kSdmMaxCount),
                        require_range("sdm", "read_count", args.read_count, 1, kSdmMaxCount),
                        require_range("sdm", "head_count", args.head_count, 1, 65535),
+                       require_range("sdm", "writes of all tokens", writes, 0, kSdmMostClaims),
                        args.initial ? require_floating("sdm", args.initial_dtype) : nullptr,
                        require_activations("sdm", args.row_dtype)});
 }

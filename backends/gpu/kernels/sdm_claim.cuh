@@ -43,6 +43,8 @@ struct SdmOccurrences {
   SdmTable table;
 };
 
+/// Marks are below -1, which is a slot that equals M0.
+inline constexpr std::int64_t kSdmMostClaims = INT_MAX - 1;
 __device__ inline std::int32_t claim_mark(std::int64_t occurrence) {
   return INT_MIN + static_cast<std::int32_t>(occurrence);
 }

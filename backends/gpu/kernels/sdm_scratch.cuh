@@ -8,7 +8,8 @@ namespace cairn::gpu {
 
 /// Slots of a write or read set.
 __host__ __device__ inline std::int32_t sdm_kept(std::int32_t count, std::int32_t side) {
-  return count < side * side ? count : side * side;
+  const std::int64_t slots = static_cast<std::int64_t>(side) * side;
+  return count < slots ? count : static_cast<std::int32_t>(slots);
 }
 
 /// Occurrences of prefill are counted in pieces of this many; a sequence's pieces begin at chunk_of().
