@@ -19,6 +19,7 @@ struct HeadsShared {
   HeadsStage stages[kHeadsStages];
   unsigned char scores[2][kTileBytes];  ///< A' of two chunks; zero above the diagonal blocks
   unsigned char out[2][2][kTileBytes];  ///< of two chunks, two halves
+  float g[kHeadsStages][kChunk];        ///< as gdn_intra wrote it
   ChunkFactors factors[kHeadsStages];
   std::uint64_t gates[kHeadsStages], full[kHeadsStages], empty[kHeadsStages];
   std::uint64_t scores_ready[2], chunk_done[2], out_free[2];
@@ -70,9 +71,35 @@ struct RingPlace {
   }
 };
 
-/// Columns 16 i to 16 i + 15 of K, Q or both.
-__device__ __forceinline__ std::uint64_t pair_columns(std::uint64_t operand, int i) {
-  return further(operand, i / 4 * 2 * kTileBytes + i % 4 * 32);
+/// Operands of a stage.
+struct HeadsOperands {
+  std::uint32_t place;  ///< in units of 16 bytes
+
+  __device__ __forceinline__ explicit HeadsOperands(const HeadsStage& stage) : place(shared_address(&stage) >> 4) {}
+  /// Columns 16 i to 16 i + 15 of K and, 64 rows on, of Q.
+  __device__ __forceinline__ std::uint64_t keys(int i) const {
+    return operand_at(place + ((1u << 16) + (i / 4 * 2 * kTileBytes + i % 4 * 32) / 16), kRowsOf128);
+  }
+  /// Of Q alone.
+  __device__ __forceinline__ std::uint64_t queries(int i) const {
+    return operand_at(place + ((1u << 16) + ((i / 4 * 2 + 1) * kTileBytes + i % 4 * 32) / 16), kRowsOf128);
+  }
+  /// Tokens 16 i to 16 i + 15 of K.
+  __device__ __forceinline__ std::uint64_t transposed_keys(int i) const {
+    return operand_at(place + ((2 * kTileBytes / 16 << 16) + 2048 * i / 16), kRowsOf128);
+  }
+  /// Rows 32 to 63 of columns 16 i to 16 i + 15 of T'.
+  __device__ __forceinline__ std::uint64_t lower_inverse(int i) const {
+    return operand_at(place + ((1u << 16) + (offsetof(HeadsStage, inverse) + (i + 1) % 4 * 1024) / 16), kRowsOf32);
+  }
+  /// Rows 0 to 31, i < 2.
+  __device__ __forceinline__ std::uint64_t upper_inverse(int i) const {
+    return operand_at(place + ((1u << 16) + (offsetof(HeadsStage, inverse) + 4096 + i * 1024) / 16), kRowsOf32);
+  }
+};
+/// Columns 16 i to 16 i + 15 of a tile.
+__device__ __forceinline__ std::uint64_t tile_columns(const unsigned char* tile, int i) {
+  return operand_at((shared_address(tile) >> 4) + ((1u << 16) + 2 * i), kRowsOf128);
 }
 
 /// One thread: loads a chunk.
@@ -83,7 +110,7 @@ __device__ __forceinline__ void load_stage(const GdnPrefillArgs& a, const ScanPl
   const int row = place.rows(chunk).first;
   const std::int64_t index = work_index(a, place, chunk);
   barrier_expect(gates, sizeof(float[kChunk]));
-  load_bytes(shared_address(shared.factors[stage].g), a.work.factors + index * kChunk, sizeof(float[kChunk]), gates);
+  load_bytes(shared_address(shared.g[stage]), a.work.factors + index * kChunk, sizeof(float[kChunk]), gates);
   barrier_expect(full, sizeof(HeadsStage) - kLowerOperandZeros);
 #pragma unroll
   for (int i = 0; i < 2; ++i) load_tile(shared_address(to.kq[i][0]), &a.k, place.key_head * kDim + 64 * i, row, full);
@@ -112,28 +139,20 @@ __device__ __forceinline__ void run_scores(const GdnPrefillArgs& a, HeadsShared&
   for_each_segment(a, [&](const HeadsSegment& segment) {
 #pragma unroll 1
     for (int chunk = segment.from; chunk < segment.to; ++chunk, at.advance(), to.advance()) {
-      const HeadsStage& now = shared.stages[at.index];
-      const float* g = shared.factors[at.index].g;
       const std::uint32_t tile = shared_address(shared.scores[to.index]) + fragment_address(warp, lane, 0);
       float qk[32];
       barrier_wait(shared_address(&shared.full[at.index]), at.parity);
       products_begin();
-      const std::uint64_t k = operand(shared_address(now.kq)), q = further(k, kTileBytes);
+      const HeadsOperands operands(shared.stages[at.index]);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) multiply_64x64(qk, pair_columns(q, i), pair_columns(k, i), i > 0);
+      for (int i = 0; i < 8; ++i) multiply_64x64(qk, operands.queries(i), operands.keys(i), i > 0);
       products_commit();
       products_wait<0>();
       pin(qk);
       // Both halves have done with the chunk before the last one.
       barrier_wait(shared_address(&shared.chunk_done[to.index]), to.parity ^ 1);
-      const ScoreRows rows(g, a.log2_scale, warp, lane);
-#pragma unroll
-      for (int block = 0; block < 4; ++block) {
-        if (block > warp) break;
-        std::uint32_t words[4];
-        form_scores(words, qk, g, rows, mask, block, warp, lane);
-        store_matrices(tile ^ (block << 5), words);
-      }
+      store_scores(qk, shared.g[at.index], a.log2_scale, mask, warp, lane,
+                   [&](int block) { return tile ^ (block << 5); });
       fence_engines();
       warp_arrive(shared_address(&shared.scores_ready[to.index]), lane);
       warp_arrive(shared_address(&shared.empty[at.index]), lane);
@@ -153,13 +172,11 @@ __device__ __forceinline__ void load_chunks(const GdnPrefillArgs& a, HeadsShared
   });
 }
 
-/// The rest of a chunk's factors from g; one warp.
-__device__ __forceinline__ void complete_factors(ChunkFactors& f, float scale, int lane) {
-  const float2 g = reinterpret_cast<const float2*>(f.g)[lane];
-  const float last = f.g[kChunk - 1];
-  const float2 in = make_float2(exp2_fast(g.x), exp2_fast(g.y));
+/// A chunk's factors from g; one warp.
+__device__ __forceinline__ void complete_factors(const float* g, ChunkFactors& f, float scale, int lane) {
+  const float2 mine = reinterpret_cast<const float2*>(g)[lane];
+  const float2 in = make_float2(exp2_fast(mine.x), exp2_fast(mine.y));
   reinterpret_cast<float2*>(f.in)[lane] = in;
-  reinterpret_cast<float2*>(f.out)[lane] = make_float2(exp2_fast(last - g.x), exp2_fast(last - g.y));
   reinterpret_cast<float2*>(f.read)[lane] = make_float2(scale * in.x, scale * in.y);
 }
 
@@ -170,7 +187,7 @@ __device__ __forceinline__ void form_factors(const GdnPrefillArgs& a, HeadsShare
 #pragma unroll 1
     for (int chunk = segment.from; chunk < segment.to; ++chunk, at.advance()) {
       barrier_wait(shared_address(&shared.gates[at.index]), at.parity);
-      complete_factors(shared.factors[at.index], a.scale, lane);
+      complete_factors(shared.g[at.index], shared.factors[at.index], a.scale, lane);
       warp_arrive(shared_address(&shared.full[at.index]), lane);
     }
   });

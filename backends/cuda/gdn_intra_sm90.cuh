@@ -1,6 +1,7 @@
 // gdn_intra: everything of a chunk that does not need the state, for the value heads of one key head.
-//   Computes  M = I + strict_lower(beta_t <k_t, k_s> 2^(g_t - g_s));  T' = M^-1 diag(beta);
-//             g = cumulative log2-decay; with scores  A' = scale lower(<q_i, k_j> 2^(g_i - g_j))          (spec 2)
+//   Computes  g = cumulative log2-decay, h_t = max(gamma, g_t - 64);  M = I + strict_lower(beta_t <k_t, k_s>
+//             2^(h_t - h_s));  T' = M^-1 diag(2^(h - g) beta);  with scores  A' = scale lower(<q_i, k_j> 2^(g_i - h_j))
+//             So T' R = 2^(h - g) U' of spec 2, and M has no gates at all where gamma >= -64
 //   Launch    persistent blocks of up to 4 independent warpgroups; a warpgroup takes every n-th (chunk, key head), in
 //             the order of chunks, as the scan wants them; two value heads at a time, each inverted by two warps
 //   Traffic   per token: k 4 KB of 16 heads, T' 2.5 KB of 32 value heads; with scores q and A' as well
@@ -14,6 +15,7 @@
 //             With one part left out the rest takes, of 122: the gates 97, the lower left quarters 106, the joins
 //             before them 111, T' to its tile and out 111, loads of gates 114, of keys 115, substitution 116,
 //             factors 119, products 120
+//             M without gates where gamma >= -64: 150 where the form before takes 163 (chip warm)
 //   Tried     5 warpgroups: 128 where 4 take 126. Gates of rows 48 to 63 partly on warps 0 and 1, since K K^T is
 //             symmetric, bits and all: 124.1 beside 123.4; with tiles of their own for T', a barrier less: 126.0. K K^T
 //             below the diagonal stored once for both heads, its factors on C and the sums, all left operands by
@@ -36,7 +38,8 @@ inline constexpr int kIntraGroups = 4;
 struct IntraSlab {
   unsigned char k[2 * kTileBytes];
   LowerMatrix matrix[2];
-  float g[2][2][kChunk], beta[2][2][kChunk];  ///< of two turns, so that warps need not wait for each other between them
+  /// Of two turns, so that warps need not wait for each other between them.
+  float g[2][2][kChunk], beta[2][2][kChunk], weights[2][2][kChunk];
 };
 static_assert(sizeof(IntraSlab) % 1024 == 0 && sizeof(LowerMatrix) % 1024 == 0 && sizeof(LowerMatrix) >= kTileBytes &&
                   2 * sizeof(LowerTile) <= 2 * kTileBytes,
@@ -107,7 +110,7 @@ __device__ __forceinline__ IntraGates load_gates(const GdnPrefillArgs& a, const 
 
 /// Sums the log2-decays of both heads over the 64 tokens. Clamped at -120: 2^-173 is 0 as well.
 __device__ __forceinline__ void scan_gates(const IntraGates& gates, float (*g)[kChunk], float (*beta)[kChunk],
-                                           int lane) {
+                                           float (*weights)[kChunk], int lane) {
   float first[2], both[2], sum[2], before[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -127,20 +130,29 @@ __device__ __forceinline__ void scan_gates(const IntraGates& gates, float (*g)[k
   }
   before[0] = __shfl_up_sync(0xffffffffu, sum[1], 2), before[1] = sum[0];
   if (lane < 2) before[0] = 0;
+  const float all[4] = {before[0] + first[0], before[0] + both[0], before[1] + first[1], before[1] + both[1]};
+  const float gamma = __shfl_sync(0xffffffffu, all[3], 30 + lane % 2);
+  float weight[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) weight[i] = gates.beta[i] * exp2_fast(frame_of(all[i], gamma) - all[i]);
   float* to = g[lane % 2] + gate_place(lane / 2 * 4);
-  *reinterpret_cast<float2*>(to) = make_float2(before[0] + first[0], before[0] + both[0]);
-  *reinterpret_cast<float2*>(to + 4) = make_float2(before[1] + first[1], before[1] + both[1]);
+  *reinterpret_cast<float2*>(to) = make_float2(all[0], all[1]);
+  *reinterpret_cast<float2*>(to + 4) = make_float2(all[2], all[3]);
   *reinterpret_cast<float4*>(beta[lane % 2] + lane / 2 * 4) =
       make_float4(gates.beta[0], gates.beta[1], gates.beta[2], gates.beta[3]);
+  *reinterpret_cast<float4*>(weights[lane % 2] + lane / 2 * 4) =
+      make_float4(weight[0], weight[1], weight[2], weight[3]);
 }
 
 /// From the products of a chunk: the tiles of -M up to the diagonal to shared memory. Thread (warp, lane) owns rows
 /// 16 warp + lane / 4 (+ 8) and columns 8 j + 2 (lane % 4) (+ 1), the layout of the products. What comes to lie above
 /// the diagonal is never read.
+template <bool kOneFrame>
 __device__ __forceinline__ void apply_gates(const float (&kk)[32], const float* g, const float* beta,
                                             LowerMatrix& matrix, int warp, int lane) {
   const int row = 16 * warp + lane / 4, column = 2 * (lane % 4);
-  const float g0 = g[gate_place(row)], g1 = g[gate_place(row) + 2], beta0 = -beta[row], beta1 = -beta[row + 8];
+  const float beta0 = -beta[row], beta1 = -beta[row + 8], gamma = g[kChunk - 1];
+  const float h0 = frame_of(g[gate_place(row)], gamma), h1 = frame_of(g[gate_place(row) + 2], gamma);
   float* to = matrix.quarter[warp / 2] + warp % 2 * 512;
 #pragma unroll
   for (int block = 0; block < 4; ++block) {
@@ -148,13 +160,17 @@ __device__ __forceinline__ void apply_gates(const float (&kk)[32], const float* 
     const float4 g_both = *reinterpret_cast<const float4*>(g + 16 * block + 2 * column);
 #pragma unroll
     for (int j = 2 * block; j < 2 * block + 2; ++j) {
-      const float2 g_s = j % 2 ? make_float2(g_both.z, g_both.w) : make_float2(g_both.x, g_both.y);
+      float2 m0 = make_float2(beta0 * kk[4 * j], beta0 * kk[4 * j + 1]),
+             m1 = make_float2(beta1 * kk[4 * j + 2], beta1 * kk[4 * j + 3]);
+      if constexpr (!kOneFrame) {
+        const float h_x = frame_of(j % 2 ? g_both.z : g_both.x, gamma),
+                    h_y = frame_of(j % 2 ? g_both.w : g_both.y, gamma);
+        m0.x *= exp2_fast(h0 - h_x), m0.y *= exp2_fast(h0 - h_y);
+        m1.x *= exp2_fast(h1 - h_x), m1.y *= exp2_fast(h1 - h_y);
+      }
       float* const at = to + block / 2 * 1024 + (tile_place(lane) ^ 8 * (j % 4));
-      if (j % 2 == 0 || block < warp)
-        *reinterpret_cast<float2*>(at) =
-            make_float2(beta0 * kk[4 * j] * exp2_fast(g0 - g_s.x), beta0 * kk[4 * j + 1] * exp2_fast(g0 - g_s.y));
-      *reinterpret_cast<float2*>(at + 256) =
-          make_float2(beta1 * kk[4 * j + 2] * exp2_fast(g1 - g_s.x), beta1 * kk[4 * j + 3] * exp2_fast(g1 - g_s.y));
+      if (j % 2 == 0 || block < warp) *reinterpret_cast<float2*>(at) = m0;
+      *reinterpret_cast<float2*>(at + 256) = m1;
     }
   }
 }
@@ -169,31 +185,16 @@ __device__ __forceinline__ void clear_keys(unsigned char* k, int count, int thre
   fence_engines();
 }
 
-/// A' of one head to a tile.
-__device__ __forceinline__ void store_scores(const float (&qk)[32], const float* g, float log2_scale,
-                                             const LowerTile& to, int warp, int lane) {
-  std::uint32_t mask[4];
-  diagonal_mask(mask, lane);
-  const ScoreRows rows(g, log2_scale, warp, lane);
-#pragma unroll
-  for (int block = 0; block < 4; ++block) {
-    if (block > warp) break;
-    std::uint32_t words[4];
-    form_scores(words, qk, g, rows, mask, block, warp, lane);
-    store_matrices(block_address(to, warp, block, lane), words);
-  }
-}
-
 /// One of each of a chunk's factors.
 template <bool kScores>
 __device__ __forceinline__ void store_factors(const GdnPrefillArgs& a, std::int64_t index, const float* g, int place) {
-  float* to = a.work.factors + index * (kScores ? 4 : 1) * kChunk + place;
-  to[0] = g[place];
+  float* to = a.work.factors + index * (kScores ? 2 : 1) * kChunk + place;
   if constexpr (kScores) {
     const float in = exp2_fast(g[place]);
-    to[kChunk] = in;
-    to[2 * kChunk] = exp2_fast(g[kChunk - 1] - g[place]);
-    to[3 * kChunk] = a.scale * in;
+    to[0] = in;
+    to[kChunk] = a.scale * in;
+  } else {
+    to[0] = g[place];
   }
 }
 
@@ -262,7 +263,8 @@ __global__ void __launch_bounds__(128 * kIntraGroups, 1) gdn_intra_kernel(const 
     const ChunkRows rows = item.rows;
     float(*const g)[kChunk] = slab.g[parity];
     float(*const beta)[kChunk] = slab.beta[parity];
-    if (warp == 0) scan_gates(gates, g, beta, lane);
+    float(*const weights)[kChunk] = slab.weights[parity];
+    if (warp == 0) scan_gates(gates, g, beta, weights, lane);
     barrier_wait(full, parity);
     if (rows.count < kChunk) {
       clear_keys(slab.k, rows.count, thread);
@@ -281,19 +283,30 @@ __global__ void __launch_bounds__(128 * kIntraGroups, 1) gdn_intra_kernel(const 
 
     if constexpr (kScores) {
       LowerTile* const scores = reinterpret_cast<LowerTile*>(slab.k);
+      std::uint32_t mask[4];
+      diagonal_mask(mask, lane);
 #pragma unroll 1
-      for (int i = 0; i < count; ++i) store_scores(qk, g[i], a.log2_scale, scores[i], warp, lane);
+      for (int i = 0; i < count; ++i) {
+        store_scores(qk, g[i], a.log2_scale, mask, warp, lane,
+                     [&](int block) { return block_address(scores[i], warp, block, lane); });
+      }
       fence_engines();
     }
 #pragma unroll 1
-    for (int i = 0; i < count; ++i) apply_gates(kk, g[i], beta[i], slab.matrix[i], warp, lane);
+    for (int i = 0; i < count; ++i) {
+      if (has_one_frame(g[i][kChunk - 1])) {
+        apply_gates<true>(kk, g[i], beta[i], slab.matrix[i], warp, lane);
+      } else {
+        apply_gates<false>(kk, g[i], beta[i], slab.matrix[i], warp, lane);
+      }
+    }
     warpgroup_barrier(barrier);
     if (kScores && thread == 0) {
       store_bytes(a.work.scores + first, shared_address(slab.k), count * sizeof(LowerTile));
       stores_commit();
     }
     if (mine < count) {
-      Inverter(slab.matrix[mine], warp, lane).run(beta[mine], pair_barrier);
+      Inverter(slab.matrix[mine], warp, lane).run(weights[mine], pair_barrier);
       if (is_storing) {
         store_bytes(a.work.inverses + first + mine, shared_address(&slab.matrix[mine]), sizeof(LowerTile));
         stores_commit();

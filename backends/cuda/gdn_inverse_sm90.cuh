@@ -1,4 +1,4 @@
-// The inverse of a chunk's M = I + strict_lower(...), by two warps: T' = M^-1 diag(beta) as bf16.
+// The inverse of a chunk's M = I + strict_lower(...), by two warps: T' = M^-1 diag(weights) as bf16.
 //   Computes  C = M^-1 of 8 x 8 blocks by forward substitution, a thread for each column (f32); then three times
 //             X_oe = -C_oo M_oe C_ee of neighbours, of 8, 16 and 32 rows, as products of one warp
 //   Layout    -M comes as 8 x 8 tiles up to the diagonal; in its place and above come the tiles of C^T. The sums of
@@ -106,13 +106,13 @@ struct Inverter {
   }
 
   /// Factors of the columns that a thread has of the tile from column `first` on.
-  __device__ __forceinline__ float2 columns_of(const float* beta, int first) const {
-    return *reinterpret_cast<const float2*>(beta + first + 2 * (lane % 4));
+  __device__ __forceinline__ float2 columns_of(const float* weights, int first) const {
+    return *reinterpret_cast<const float2*>(weights + first + 2 * (lane % 4));
   }
 
   /// Of the warp's 32 x 32 quarter on the diagonal: blocks of 8 x 8 to 16 x 16, two at once (of each product one half
   /// counts), then those to 32 x 32.
-  __device__ __forceinline__ void join_tiles(float* quarter, const float* beta) {
+  __device__ __forceinline__ void join_tiles(float* quarter, const float* weights) {
     const float2 c_00 = tile(quarter, 0, 0), c_22 = tile(quarter, 2, 2);
     float p_0[4] = {}, p_2[4] = {}, x_0[4] = {}, x_2[4] = {};
     multiply(p_0, c_00, c_22, tile(quarter, 1, 0));
@@ -126,9 +126,9 @@ struct Inverter {
     __syncwarp();
     left[0][0] = c_00, left[0][1] = make_float2(0, 0);
     left[1][0] = make_float2(x_0[0], x_0[1]), left[1][1] = tile(quarter, 1, 1);
-    join_blocks(quarter, beta, r_33);
+    join_blocks(quarter, weights, r_33);
   }
-  __device__ __forceinline__ void join_blocks(float* quarter, const float* beta, float2 r_33) {
+  __device__ __forceinline__ void join_blocks(float* quarter, const float* weights, float2 r_33) {
     const float2 r_22 = turned_tile(quarter, 2, 2), r_32 = turned_tile(quarter, 2, 3);
     float p[2][4] = {}, x[2][4] = {};
 #pragma unroll
@@ -147,18 +147,18 @@ struct Inverter {
       }
       left[2 + n][0] = make_float2(x[n][0], x[n][1]), left[2 + n][1] = make_float2(x[n][2], x[n][3]);
     }
-    const float f0 = beta[32 * half + lane / 4], f1 = beta[32 * half + lane / 4 + 8];
+    const float f0 = weights[32 * half + lane / 4], f1 = weights[32 * half + lane / 4 + 8];
     const float2 c_00 = left[0][0], c_10 = left[1][0], c_11 = left[1][1];
     even[0] = pack_bf16(f0 * c_00.x, f0 * c_00.y), even[1] = 0;
     even[2] = pack_bf16(f0 * c_10.x, f0 * c_10.y), even[3] = pack_bf16(f1 * c_11.x, f1 * c_11.y);
     round_rows(joined, x[0], x[1], f0, f1);
-    const float2 b0 = columns_of(beta, 32 * half + 16), b1 = columns_of(beta, 32 * half + 24);
+    const float2 b0 = columns_of(weights, 32 * half + 16), b1 = columns_of(weights, 32 * half + 24);
     odd[0] = pack_bf16(b0.x * r_22.x, b0.y * r_22.y), odd[1] = pack_bf16(b0.x * r_32.x, b0.y * r_32.y);
     odd[2] = 0, odd[3] = pack_bf16(b1.x * r_33.x, b1.y * r_33.y);
   }
 
   /// The lower left 32 x 32 quarter: the warp's 16 columns.
-  __device__ __forceinline__ void join_halves(const float* beta) {
+  __device__ __forceinline__ void join_halves(const float* weights) {
     const float *low = m.quarter[1], *high = m.quarter[2];
     float p[4][4] = {}, x[4][4] = {};
     if (half == 0) {
@@ -181,19 +181,19 @@ struct Inverter {
 #pragma unroll
       for (int n = k; n < 4; ++n) multiply(x[n], p[k], turned_tile(high, k, n));
     }
-    const float f0 = beta[16 * half + lane / 4], f1 = beta[16 * half + lane / 4 + 8];
+    const float f0 = weights[16 * half + lane / 4], f1 = weights[16 * half + lane / 4 + 8];
 #pragma unroll
     for (int i = 0; i < 2; ++i) round_rows(lower[i], x[2 * i], x[2 * i + 1], f0, f1);
   }
 
-  /// -M -> T' = M^-1 diag(beta), rounded, in the same place.
-  __device__ __forceinline__ void run(const float* beta, int barrier) {
+  /// -M -> T' = M^-1 diag(weights), rounded, in the same place.
+  __device__ __forceinline__ void run(const float* weights, int barrier) {
     float* const quarter = m.quarter[2 * half];
     const int e = 2 * half, o = e + 1;
     invert_diagonal(quarter);
-    join_tiles(quarter, beta);
+    join_tiles(quarter, weights);
     pair_barrier(barrier);
-    join_halves(beta);
+    join_halves(weights);
     pair_barrier(barrier);
     const LowerTile& to = reinterpret_cast<const LowerTile&>(m);
     store_transposed(transposed_address(to, e, e), even);

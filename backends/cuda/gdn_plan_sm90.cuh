@@ -62,19 +62,25 @@ __device__ __forceinline__ void load_lower(LowerOperand& to, const LowerTile* fr
   load_bytes(shared_address(to.last), from->blocks[9], sizeof(to.last), barrier);
 }
 
+/// Deltas are kept as the end of their chunk sees them, 2^(gamma - g) U', so that the state takes them as they are;
+/// but none smaller than 2^-kFrameBits of itself, so that scores, which take that back, stay finite.
+inline constexpr float kFrameBits = 64;
+/// h of a token whose cumulative log2-decay is g, in a chunk that decays by gamma: its deltas are kept as 2^(h - g) U'.
+__device__ __forceinline__ float frame_of(float g, float gamma) { return fmaxf(gamma, g - kFrameBits); }
+/// Whether h is gamma for all tokens of a chunk.
+__device__ __forceinline__ bool has_one_frame(float gamma) { return gamma >= -kFrameBits; }
+
 /// What the gates of a chunk come to, at gate_place.
 struct ChunkFactors {
-  float g[kChunk];     ///< inclusive cumulative log2-decays
-  float in[kChunk];    ///< 2^g
-  float out[kChunk];   ///< 2^(g_last - g)
+  float in[kChunk];    ///< 2^g; g: inclusive cumulative log2-decays
   float read[kChunk];  ///< scale 2^g
 };
 
 /// Intermediate tensors, chunk-major.
 struct GdnWorkspace {
-  LowerTile* inverses;  ///< [chunk, HV]: T' = M^-1 diag(beta)
-  LowerTile* scores;    ///< [chunk, HV]: A' = scale (Q K^T) 2^(g_i - g_j), j <= i; for gdn_scan
-  float* factors;       ///< [chunk, HV]: ChunkFactors for gdn_scan, only g of them (64 numbers) for gdn_heads
+  LowerTile* inverses;  ///< [chunk, HV]: T' = diag(2^(h - g)) M^-1 diag(beta)
+  LowerTile* scores;    ///< [chunk, HV]: A' = scale (Q K^T) 2^(g_i - h_j), j <= i; for gdn_scan
+  float* factors;       ///< [chunk, HV]: ChunkFactors for gdn_scan, g (64 numbers) for gdn_heads
   /// [chunk, HK]: 1 once all of a key head and its value heads is written, for an overlapped gdn_scan; or [blocks, 2]:
   /// 1 once the first segment of a block of gdn_heads has left its state.
   int* ready;

@@ -1,32 +1,39 @@
 // gdn_scan: walks the chunks of a sequence with 64 of the 128 value columns of one state, and writes their outputs.
-//   Computes  U' = T' (V - 2^g K S);  O = scale 2^g Q S + A' U';  S <- 2^gamma S + K^T (2^(gamma - g) U')     (spec 2)
-//   Launch    one block for each (sequence, value head, half). Warpgroup 0: the chain S -> X -> U' -> S, with S^T
+//   Computes  W = T' (V - 2^g K S);  O = scale 2^g Q S + A' W;  S <- 2^gamma S + K^T W: W = 2^(h - g) U' of spec 2, with
+//             h, T' and A' of gdn_intra
+//   Launch    one block for each (sequence, value head, half). Warpgroup 0: the chain S -> X -> W -> S, with S^T
 //             [64 columns x 128 rows] in registers in f32, so that every product has its left side in registers.
 //             Warpgroup 1: the outputs. Warp 8: waits for gdn_intra's flags (32 chunks at a look) and queues the loads
-//   Hand-over rounded S^T [64 columns x 128] and U'^T [64 x 64] through shared tiles, once a chunk each
+//   Hand-over rounded S^T [64 columns x 128] and W^T [64 x 64] through shared tiles, once a chunk each
 //   Traffic   51 KB per chunk and block, mostly from L2
-//   Numerics  S f32; S, R = V - 2^g K S and U' are rounded to bf16 as operands; all sums f32 in a fixed order
+//   Numerics  S f32; S, R = V - 2^g K S and W are rounded to bf16 as operands; all sums f32 in a fixed order. Of tokens
+//             whose h is not gamma S gets 2^-64 W where spec 2 has less
 //   Versions  (H200, batch 1, us a chunk)
-//     one warpgroup for chain and outputs, loads and flags by its thread 0    predicted 0.75, measured 2.87 (2.1 fenced less)
-//     the same, its kernel alone: 1.34. 850 instructions of one warp a scheduler with their latencies, not 1,024 matrix cycles
-//     outputs on a second warpgroup, S and U' through swizzled tiles          predicted 0.8, measured 1.23: the two fences
-//       for the matrix engine cost 380 of 2,200 cycles, late shared loads 150
-//     hand-over as registers, no fences                                       predicted 0.92, measured 1.29: the outputs became
-//       the slower side (their operands now come through 12 loads, and O^T needs a transposed store)
-//     tiles again, fences on the side of the outputs, places read once        predicted 1.0, measured 1.11 alone, 1.26 beside
-//       gdn_intra (clocks and memory shared): 2,000 cycles on the chain, of which 640 are its matrix products
-//     operands from uniform registers, T' without zeros, outputs by the       predicted 0.95, measured 1.00 alone (1.06
-//       copy engine; values read before the products with S, S handed over after those of T'       before, same run)
-//       With gdn_intra and A' without zeros, 131,072 tokens: 2,369 us where the form before had 2,538 (one run)
+//     one warpgroup for chain and outputs, loads and flags by its thread 0: predicted 0.75, measured 2.87 (2.1 fenced
+//       less); its kernel alone 1.34: 850 instructions of one warp a scheduler with their latencies, not 1,024 cycles
+//     outputs on a second warpgroup, S and U' through swizzled tiles: predicted 0.8, measured 1.23: the two fences for
+//       the matrix engine cost 380 of 2,200 cycles, late shared loads 150
+//     hand-over as registers, no fences: predicted 0.92, measured 1.29: the outputs became the slower side (their
+//       operands now come through 12 loads, and O^T needs a transposed store)
+//     tiles again, fences on the side of the outputs, places read once: predicted 1.0, measured 1.11 alone, 1.26 beside
+//       gdn_intra (clocks and memory shared): 2,000 cycles on the chain, of which 640 are its products
+//     operands from uniform registers, T' without zeros, outputs by the copy engine; values read before the products
+//       with S, S handed over after those of T': predicted 0.95, measured 1.00 alone (1.06 before, same run)
+//     W in place of U': one rounding and no gates between T' R and S: predicted 0.96 of the time, measured 0.92 to 0.94
+//       (131,072 tokens 1,995 us for 2,134, 4,096 tokens 76 for 83)
 //   Tried     A' formed by the warpgroup of the outputs: 1.48, with Q in registers 1.60. Its products run beside those
 //             with S; the chain's loads and stores of shared memory between then take 1,000 cycles, not 400. S handed
 //             over before the products: 1.11.
-//             For batches, one block for all 128 columns and gdn_intra's work too, no workspace: two chains that compute
-//             O^T themselves (192 registers), a solving warpgroup (104), a warpgroup of helpers (24). Passes the float64
-//             check; its bits were not compared with these kernels'. 8 x 8,192 tokens: predicted 470 us, measured 1,125
-//             (two kernels, same run: 1,071). The chains alone 643, the solver alone 545: they hardly overlap. Chains that
-//             take turns: 1,164 beside 1,166 (without the solver 622 beside 627), so it is not that they run in phase
-//   Clock     a batch runs at 1.47 to 1.49 GHz, batch 1 at 1.74, an idle chip at 1.98: 1,890 and 2,030 cycles a chunk
+//             Of the present form: V as f32 and S decayed before the wait for X, V and factors loaded after X is asked
+//             for, R in two parts, S rounded in two parts, waiting earlier for the next chunk: each 3 to 8 % slower, and
+//             a test for the short chunk in place of one for its tokens too, which is not understood. Products with S in
+//             two groups: the same. Other addresses of the code (0.5 to 6 KB on): the same
+//             For batches, one block for all 128 columns and gdn_intra's work too, no workspace: two chains that
+//             compute O^T themselves (192 registers), a solving warpgroup (104), a warpgroup of helpers (24). Passes
+//             the float64 check; its bits were not compared with these kernels'. 8 x 8,192 tokens: predicted 470 us,
+//             measured 1,125 (two kernels, same run: 1,071). The chains alone 643, the solver alone 545: they hardly
+//             overlap. Chains that take turns: 1,164 beside 1,166, so it is not that they run in phase
+//   Clock     a batch runs at 1.47 to 1.49 GHz, batch 1 at 1.74, an idle chip at 1.98
 #pragma once
 
 #include "backends/cuda/gdn_plan_sm90.cuh"
@@ -75,11 +82,13 @@ __device__ __forceinline__ void multiply_state(float (&x)[32], const std::uint32
   products_commit();
 }
 
-/// R^T = V^T - 2^g X^T as the left operand of 4 products of 16 tokens. Cleared rows of K and V give zeros.
+/// R^T = V^T - 2^g X^T as the left operand of products kFirst to kLast - 1 of 16 tokens each. Cleared rows of K and V
+/// give zeros.
+template <int kFirst, int kLast>
 __device__ __forceinline__ void subtract_recalled(const std::uint32_t (&value)[4][4], const float2 (&in)[8],
                                                   const float (&x)[32], std::uint32_t (&r)[4][4]) {
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {  // rows lane / 4 and + 8 of the 8 x 8 piece j
+  for (int j = 2 * kFirst; j < 2 * kLast; ++j) {  // rows lane / 4 and + 8 of the 8 x 8 piece j
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const std::uint32_t pair = value[j / 2][j % 2 * 2 + i];
@@ -89,17 +98,13 @@ __device__ __forceinline__ void subtract_recalled(const std::uint32_t (&value)[4
   }
 }
 
-/// U'^T rounded, and (2^(gamma - g) U')^T rounded, both as left operands.
-__device__ __forceinline__ void round_deltas(const float (&u)[2][16], const float2 (&out_decay)[8],
-                                             std::uint32_t (&r)[4][4], std::uint32_t (&write)[4][4]) {
+/// W^T rounded, as left operands.
+__device__ __forceinline__ void round_deltas(const float (&w)[2][16], std::uint32_t (&rounded)[4][4]) {
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float first = u[j / 4][j % 4 * 4 + 2 * i], second = u[j / 4][j % 4 * 4 + 2 * i + 1];
-      r[j / 2][j % 2 * 2 + i] = pack_bf16(first, second);
-      write[j / 2][j % 2 * 2 + i] = pack_bf16(first * out_decay[j].x, second * out_decay[j].y);
-    }
+    for (int i = 0; i < 2; ++i)
+      rounded[j / 2][j % 2 * 2 + i] = pack_bf16(w[j / 4][j % 4 * 4 + 2 * i], w[j / 4][j % 4 * 4 + 2 * i + 1]);
   }
 }
 
@@ -183,7 +188,7 @@ __device__ __forceinline__ void load_stage(const GdnPrefillArgs& a, const ScanPl
   load_tile(shared_address(to.v), &a.v, place.head * kDim + 64 * place.half, row, full);
   load_lower(to.inverse, a.work.inverses + at, full);
   load_bytes(shared_address(&to.scores), a.work.scores + at, sizeof(LowerTile), full);
-  load_bytes(shared_address(&shared.factors[stage]), a.work.factors + at * 4 * kChunk, sizeof(ChunkFactors), full);
+  load_bytes(shared_address(&shared.factors[stage]), a.work.factors + at * 2 * kChunk, sizeof(ChunkFactors), full);
 }
 
 /// Warp 8: loads every chunk once its stage is free and gdn_intra has published it.
@@ -232,13 +237,12 @@ __device__ __forceinline__ void run_chain(const GdnPrefillArgs& a, const ScanPla
     const std::uint32_t k = shared_address(now.k), v = shared_address(now.v);
     const std::uint64_t inverse = operand_32(shared_address(&now.inverse));
     const ChunkFactors& factors = shared.factors[stage];
-    float x[32], u[2][16];
-    float2 in[8], out_decay[8];
-    std::uint32_t value[4][4], r[4][4], write[4][4];
+    float x[32], w[2][16];
+    float2 in[8];
+    std::uint32_t value[4][4], r[4][4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) load_transposed(value[j], v + 16 * 128 * j + v_at);
     load_factors(factors.in, lane, in);
-    load_factors(factors.out, lane, out_decay);
     products_begin();
     multiply_state(x, rounded, operand(k));
     if (chunk > place.begin) {  // what is left of the last one
@@ -251,12 +255,12 @@ __device__ __forceinline__ void run_chain(const GdnPrefillArgs& a, const ScanPla
     pin(s);
     products_wait<0>();
     pin(x);
-    subtract_recalled(value, in, x, r);
+    subtract_recalled<0, 4>(value, in, x, r);
     products_begin();
 #pragma unroll
-    for (int i = 0; i < 2; ++i) multiply_64x32(u[0], r[i], upper_columns(inverse, i), i > 0);
+    for (int i = 0; i < 2; ++i) multiply_64x32(w[0], r[i], upper_columns(inverse, i), i > 0);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) multiply_64x32(u[1], r[i], lower_columns(inverse, i), i > 0);
+    for (int i = 0; i < 4; ++i) multiply_64x32(w[1], r[i], lower_columns(inverse, i), i > 0);
     products_commit();
     if (chunk > place.begin) pair_wait(kStateFree);
 #pragma unroll
@@ -265,11 +269,11 @@ __device__ __forceinline__ void run_chain(const GdnPrefillArgs& a, const ScanPla
     }
     pair_arrive(kStateReady);
     products_wait<0>();
-    pin(u[0]), pin(u[1]);
-    round_deltas(u, out_decay, r, write);
+    pin(w[0]), pin(w[1]);
+    round_deltas(w, r);
     products_begin();
 #pragma unroll
-    for (int i = 0; i < 4; ++i) multiply_64x128_transposed(s, write[i], further(operand_transposed(k), 2048 * i));
+    for (int i = 0; i < 4; ++i) multiply_64x128_transposed(s, r[i], further(operand_transposed(k), 2048 * i));
     products_commit();
     if (chunk > place.begin) pair_wait(kDeltasFree);
 #pragma unroll
@@ -340,7 +344,7 @@ __device__ __forceinline__ void load_scores(std::uint32_t (&scores)[4][4], const
   }
 }
 
-/// O = scale 2^g Q S + A' U'. The tiles of S^T and U'^T come by ordinary stores: the fence is on this side, which has
+/// O = scale 2^g Q S + A' W. The tiles of S^T and W^T come by ordinary stores: the fence is on this side, which has
 /// time.
 __device__ __forceinline__ void run_outputs(const GdnPrefillArgs& a, const ScanPlace& place, ScanShared& shared,
                                             int thread) {

@@ -245,6 +245,14 @@ __device__ __forceinline__ std::uint64_t operand_transposed(std::uint32_t addres
   return (std::uint64_t{1} << 62) | (std::uint64_t{64} << 32) | (std::uint64_t{kApart >> 4} << 16) |
          ((address & 0x3FFFF) >> 4);
 }
+/// The same from its halves, so that an operand further on costs one addition: `low` has the place in units of 16 bytes.
+__device__ __forceinline__ std::uint64_t operand_at(std::uint32_t low, std::uint32_t high) {
+  std::uint64_t operand;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(operand) : "r"(low), "r"(high));
+  return operand;
+}
+/// `high` of rows of 128 and of 32 bytes, swizzled.
+inline constexpr std::uint32_t kRowsOf128 = 1u << 30 | 64, kRowsOf32 = 3u << 30 | 16;
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
