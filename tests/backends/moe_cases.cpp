@@ -84,6 +84,8 @@ std::vector<OpCase> moe_cases() {
   std::vector<OpCase> cases;
   for (const MoeSpec& spec :
        std::vector<MoeSpec>{{"softmax, renormalised", RouterKind::kSoftmax, true, false, 24, 16, 8, 3, 1, 1, 1},
+                            {"softmax: neither groups nor correction", RouterKind::kSoftmax, true, true, 16, 8, 12, 3,
+                             4, 2, 1},
                             {"softmax, as they are, odd", RouterKind::kSoftmax, false, false, 13, 7, 5, 2, 1, 1, 1},
                             {"sigmoid, correction", RouterKind::kSigmoid, true, true, 24, 16, 8, 2, 1, 1, 2.446F},
                             {"sigmoid, groups", RouterKind::kSigmoid, true, true, 16, 16, 12, 3, 4, 2, 2.5F},

@@ -1,5 +1,6 @@
 // moe: the experts of a token and their weights. 32 lanes for each token; lane l has the experts l, l + 32, ...
-//   Computes  as moe_reference.cpp. Ties go to the lower index; a NaN counts as minus infinity
+//   Computes  as moe_reference.cpp. Ties go to the lower index; a NaN counts as minus infinity. A softmax router
+//             chooses by its logits, which tie more rarely than their exponentials; groups and correction are for sigmoid
 //   Launch    ceil(T / 4) blocks of 128 threads
 #pragma once
 
@@ -80,11 +81,12 @@ __global__ void route_experts_kernel(MoeRouteArgs route) {
   sum = combine_lanes(sum, [](float a, float b) { return a + b; });
   for (int e = lane; e < args.expert_count; e += kRouteLanes) {
     if (is_softmax) token.weight[e] /= sum;
-    const float score = token.weight[e] + (args.correction_bias ? args.correction_bias[e] : 0.0f);
+    const float corrected = token.weight[e] + (args.correction_bias ? args.correction_bias[e] : 0.0f);
+    const float score = is_softmax ? logits[e] : corrected;
     token.score[e] = score == score ? score : -INFINITY;
   }
   warp_barrier();
-  std::uint32_t taken = args.group_count > 1 ? leave_groups_out(args, token, lane) : 0;
+  std::uint32_t taken = !is_softmax && args.group_count > 1 ? leave_groups_out(args, token, lane) : 0;
 
   float best_score = 0, total = is_softmax ? 0.0f : 1e-20f;
   int best = -1;  // of this lane
