@@ -1,6 +1,6 @@
 // moe: the experts of a token and their weights. 32 lanes for each token; lane l has the experts l, l + 32, ...
 //   Computes  as moe_reference.cpp. Ties go to the lower index; a NaN counts as minus infinity. A softmax router
-//             chooses by its logits, which tie more rarely than their exponentials; groups and correction are for sigmoid
+//             chooses by its logits, which tie more rarely than their exponentials, and has no groups, no correction
 //   Launch    ceil(T / 4) blocks of 128 threads
 #pragma once
 
