@@ -17,9 +17,9 @@ inline constexpr int kHeadsStages = 3;
 
 struct HeadsShared {
   HeadsStage stages[kHeadsStages];
-  unsigned char scores[2][kTileBytes];  ///< A' of two chunks; zero above the diagonal blocks
-  unsigned char out[2][2][kTileBytes];  ///< of two chunks, two halves
-  float g[kHeadsStages][kChunk];        ///< as gdn_intra wrote it
+  unsigned char scores[2][kTileBytes];                     ///< A' of two chunks; zero above the diagonal blocks
+  unsigned char out[2][2][kTileBytes];                     ///< of two chunks, two halves
+  float g[kHeadsStages][kChunk], h[kHeadsStages][kChunk];  ///< g as gdn_intra wrote it
   ChunkFactors factors[kHeadsStages];
   std::uint64_t gates[kHeadsStages], full[kHeadsStages], empty[kHeadsStages];
   std::uint64_t scores_ready[2], chunk_done[2], out_free[2];
@@ -151,7 +151,7 @@ __device__ __forceinline__ void run_scores(const GdnPrefillArgs& a, HeadsShared&
       pin(qk);
       // Both halves have done with the chunk before the last one.
       barrier_wait(shared_address(&shared.chunk_done[to.index]), to.parity ^ 1);
-      store_scores(qk, shared.g[at.index], a.log2_scale, mask, warp, lane,
+      store_scores(qk, shared.g[at.index], shared.h[at.index], a.log2_scale, mask, warp, lane,
                    [&](int block) { return tile ^ (block << 5); });
       fence_engines();
       warp_arrive(shared_address(&shared.scores_ready[to.index]), lane);
@@ -173,9 +173,11 @@ __device__ __forceinline__ void load_chunks(const GdnPrefillArgs& a, HeadsShared
 }
 
 /// A chunk's factors from g; one warp.
-__device__ __forceinline__ void complete_factors(const float* g, ChunkFactors& f, float scale, int lane) {
+__device__ __forceinline__ void complete_factors(const float* g, float* h, ChunkFactors& f, float scale, int lane) {
   const float2 mine = reinterpret_cast<const float2*>(g)[lane];
   const float2 in = make_float2(exp2_fast(mine.x), exp2_fast(mine.y));
+  const float gamma = g[kChunk - 1];
+  reinterpret_cast<float2*>(h)[lane] = make_float2(frame_of(mine.x, gamma), frame_of(mine.y, gamma));
   reinterpret_cast<float2*>(f.in)[lane] = in;
   reinterpret_cast<float2*>(f.read)[lane] = make_float2(scale * in.x, scale * in.y);
 }
@@ -187,7 +189,7 @@ __device__ __forceinline__ void form_factors(const GdnPrefillArgs& a, HeadsShare
 #pragma unroll 1
     for (int chunk = segment.from; chunk < segment.to; ++chunk, at.advance()) {
       barrier_wait(shared_address(&shared.gates[at.index]), at.parity);
-      complete_factors(shared.g[at.index], shared.factors[at.index], a.scale, lane);
+      complete_factors(shared.g[at.index], shared.h[at.index], shared.factors[at.index], a.scale, lane);
       warp_arrive(shared_address(&shared.full[at.index]), lane);
     }
   });

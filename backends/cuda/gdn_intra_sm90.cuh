@@ -1,7 +1,7 @@
 // gdn_intra: everything of a chunk that does not need the state, for the value heads of one key head.
-//   Computes  g = cumulative log2-decay, h_t = max(gamma, g_t - 64);  M = I + strict_lower(beta_t <k_t, k_s>
+//   Computes  g = cumulative log2-decay, h_t = max(gamma, g_t - 96);  M = I + strict_lower(beta_t <k_t, k_s>
 //             2^(h_t - h_s));  T' = M^-1 diag(2^(h - g) beta);  with scores  A' = scale lower(<q_i, k_j> 2^(g_i - h_j))
-//             So T' R = 2^(h - g) U' of spec 2, and M has no gates at all where gamma >= -64
+//             So T' R = 2^(h - g) U' of spec 2, and M has no gates at all where gamma >= -96
 //   Launch    persistent blocks of up to 4 independent warpgroups; a warpgroup takes every n-th (chunk, key head), in
 //             the order of chunks, as the scan wants them; two value heads at a time, each inverted by two warps
 //   Traffic   per token: k 4 KB of 16 heads, T' 2.5 KB of 32 value heads; with scores q and A' as well
@@ -15,7 +15,7 @@
 //             With one part left out the rest takes, of 122: the gates 97, the lower left quarters 106, the joins
 //             before them 111, T' to its tile and out 111, loads of gates 114, of keys 115, substitution 116,
 //             factors 119, products 120
-//             M without gates where gamma >= -64: 150 where the form before takes 163 (chip warm)
+//             M without gates where gamma >= -96: 150 where the form before takes 163 (chip warm)
 //   Tried     5 warpgroups: 128 where 4 take 126. Gates of rows 48 to 63 partly on warps 0 and 1, since K K^T is
 //             symmetric, bits and all: 124.1 beside 123.4; with tiles of their own for T', a barrier less: 126.0. K K^T
 //             below the diagonal stored once for both heads, its factors on C and the sums, all left operands by
@@ -39,7 +39,7 @@ struct IntraSlab {
   unsigned char k[2 * kTileBytes];
   LowerMatrix matrix[2];
   /// Of two turns, so that warps need not wait for each other between them.
-  float g[2][2][kChunk], beta[2][2][kChunk], weights[2][2][kChunk];
+  float g[2][2][kChunk], h[2][2][kChunk], beta[2][2][kChunk], weights[2][2][kChunk];
 };
 static_assert(sizeof(IntraSlab) % 1024 == 0 && sizeof(LowerMatrix) % 1024 == 0 && sizeof(LowerMatrix) >= kTileBytes &&
                   2 * sizeof(LowerTile) <= 2 * kTileBytes,
@@ -109,8 +109,8 @@ __device__ __forceinline__ IntraGates load_gates(const GdnPrefillArgs& a, const 
 }
 
 /// Sums the log2-decays of both heads over the 64 tokens. Clamped at -120: 2^-173 is 0 as well.
-__device__ __forceinline__ void scan_gates(const IntraGates& gates, float (*g)[kChunk], float (*beta)[kChunk],
-                                           float (*weights)[kChunk], int lane) {
+__device__ __forceinline__ void scan_gates(const IntraGates& gates, float (*g)[kChunk], float (*h)[kChunk],
+                                           float (*beta)[kChunk], float (*weights)[kChunk], int lane) {
   float first[2], both[2], sum[2], before[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -132,12 +132,18 @@ __device__ __forceinline__ void scan_gates(const IntraGates& gates, float (*g)[k
   if (lane < 2) before[0] = 0;
   const float all[4] = {before[0] + first[0], before[0] + both[0], before[1] + first[1], before[1] + both[1]};
   const float gamma = __shfl_sync(0xffffffffu, all[3], 30 + lane % 2);
-  float weight[4];
+  float frames[4], weight[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) weight[i] = gates.beta[i] * exp2_fast(frame_of(all[i], gamma) - all[i]);
-  float* to = g[lane % 2] + gate_place(lane / 2 * 4);
-  *reinterpret_cast<float2*>(to) = make_float2(all[0], all[1]);
-  *reinterpret_cast<float2*>(to + 4) = make_float2(all[2], all[3]);
+  for (int i = 0; i < 4; ++i) {
+    frames[i] = frame_of(all[i], gamma);
+    weight[i] = gates.beta[i] * exp2_fast(frames[i] - all[i]);
+  }
+  const int place = gate_place(lane / 2 * 4);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    *reinterpret_cast<float2*>(g[lane % 2] + place + 4 * i) = make_float2(all[2 * i], all[2 * i + 1]);
+    *reinterpret_cast<float2*>(h[lane % 2] + place + 4 * i) = make_float2(frames[2 * i], frames[2 * i + 1]);
+  }
   *reinterpret_cast<float4*>(beta[lane % 2] + lane / 2 * 4) =
       make_float4(gates.beta[0], gates.beta[1], gates.beta[2], gates.beta[3]);
   *reinterpret_cast<float4*>(weights[lane % 2] + lane / 2 * 4) =
@@ -148,25 +154,23 @@ __device__ __forceinline__ void scan_gates(const IntraGates& gates, float (*g)[k
 /// 16 warp + lane / 4 (+ 8) and columns 8 j + 2 (lane % 4) (+ 1), the layout of the products. What comes to lie above
 /// the diagonal is never read.
 template <bool kOneFrame>
-__device__ __forceinline__ void apply_gates(const float (&kk)[32], const float* g, const float* beta,
+__device__ __forceinline__ void apply_gates(const float (&kk)[32], const float* h, const float* beta,
                                             LowerMatrix& matrix, int warp, int lane) {
   const int row = 16 * warp + lane / 4, column = 2 * (lane % 4);
-  const float beta0 = -beta[row], beta1 = -beta[row + 8], gamma = g[kChunk - 1];
-  const float h0 = frame_of(g[gate_place(row)], gamma), h1 = frame_of(g[gate_place(row) + 2], gamma);
+  const float h0 = h[gate_place(row)], h1 = h[gate_place(row) + 2], beta0 = -beta[row], beta1 = -beta[row + 8];
   float* to = matrix.quarter[warp / 2] + warp % 2 * 512;
 #pragma unroll
   for (int block = 0; block < 4; ++block) {
     if (block > warp) break;
-    const float4 g_both = *reinterpret_cast<const float4*>(g + 16 * block + 2 * column);
+    const float4 h_both = *reinterpret_cast<const float4*>(h + 16 * block + 2 * column);
 #pragma unroll
     for (int j = 2 * block; j < 2 * block + 2; ++j) {
       float2 m0 = make_float2(beta0 * kk[4 * j], beta0 * kk[4 * j + 1]),
              m1 = make_float2(beta1 * kk[4 * j + 2], beta1 * kk[4 * j + 3]);
       if constexpr (!kOneFrame) {
-        const float h_x = frame_of(j % 2 ? g_both.z : g_both.x, gamma),
-                    h_y = frame_of(j % 2 ? g_both.w : g_both.y, gamma);
-        m0.x *= exp2_fast(h0 - h_x), m0.y *= exp2_fast(h0 - h_y);
-        m1.x *= exp2_fast(h1 - h_x), m1.y *= exp2_fast(h1 - h_y);
+        const float2 h_s = j % 2 ? make_float2(h_both.z, h_both.w) : make_float2(h_both.x, h_both.y);
+        m0.x *= exp2_fast(h0 - h_s.x), m0.y *= exp2_fast(h0 - h_s.y);
+        m1.x *= exp2_fast(h1 - h_s.x), m1.y *= exp2_fast(h1 - h_s.y);
       }
       float* const at = to + block / 2 * 1024 + (tile_place(lane) ^ 8 * (j % 4));
       if (j % 2 == 0 || block < warp) *reinterpret_cast<float2*>(at) = m0;
@@ -262,9 +266,10 @@ __global__ void __launch_bounds__(128 * kIntraGroups, 1) gdn_intra_kernel(const 
         static_cast<std::int64_t>(item.chunk) * a.value_heads + item.key_head * heads_per_key + pair;
     const ChunkRows rows = item.rows;
     float(*const g)[kChunk] = slab.g[parity];
+    float(*const h)[kChunk] = slab.h[parity];
     float(*const beta)[kChunk] = slab.beta[parity];
     float(*const weights)[kChunk] = slab.weights[parity];
-    if (warp == 0) scan_gates(gates, g, beta, weights, lane);
+    if (warp == 0) scan_gates(gates, g, h, beta, weights, lane);
     barrier_wait(full, parity);
     if (rows.count < kChunk) {
       clear_keys(slab.k, rows.count, thread);
@@ -287,7 +292,7 @@ __global__ void __launch_bounds__(128 * kIntraGroups, 1) gdn_intra_kernel(const 
       diagonal_mask(mask, lane);
 #pragma unroll 1
       for (int i = 0; i < count; ++i) {
-        store_scores(qk, g[i], a.log2_scale, mask, warp, lane,
+        store_scores(qk, g[i], h[i], a.log2_scale, mask, warp, lane,
                      [&](int block) { return block_address(scores[i], warp, block, lane); });
       }
       fence_engines();
@@ -295,9 +300,9 @@ __global__ void __launch_bounds__(128 * kIntraGroups, 1) gdn_intra_kernel(const 
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       if (has_one_frame(g[i][kChunk - 1])) {
-        apply_gates<true>(kk, g[i], beta[i], slab.matrix[i], warp, lane);
+        apply_gates<true>(kk, h[i], beta[i], slab.matrix[i], warp, lane);
       } else {
-        apply_gates<false>(kk, g[i], beta[i], slab.matrix[i], warp, lane);
+        apply_gates<false>(kk, h[i], beta[i], slab.matrix[i], warp, lane);
       }
     }
     warpgroup_barrier(barrier);

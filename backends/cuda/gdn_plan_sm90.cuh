@@ -64,7 +64,7 @@ __device__ __forceinline__ void load_lower(LowerOperand& to, const LowerTile* fr
 
 /// Deltas are kept as the end of their chunk sees them, 2^(gamma - g) U', so that the state takes them as they are;
 /// but none smaller than 2^-kFrameBits of itself, so that scores, which take that back, stay finite.
-inline constexpr float kFrameBits = 64;
+inline constexpr float kFrameBits = 96;
 /// h of a token whose cumulative log2-decay is g, in a chunk that decays by gamma: its deltas are kept as 2^(h - g) U'.
 __device__ __forceinline__ float frame_of(float g, float gamma) { return fmaxf(gamma, g - kFrameBits); }
 /// Whether h is gamma for all tokens of a chunk.

@@ -7,7 +7,7 @@
 //   Hand-over rounded S^T [64 columns x 128] and W^T [64 x 64] through shared tiles, once a chunk each
 //   Traffic   51 KB per chunk and block, mostly from L2
 //   Numerics  S f32; S, R = V - 2^g K S and W are rounded to bf16 as operands; all sums f32 in a fixed order. Of tokens
-//             whose h is not gamma S gets 2^-64 W where spec 2 has less
+//             whose h is not gamma S gets 2^-96 U' where spec 2 has less
 //   Versions  (H200, batch 1, us a chunk)
 //     one warpgroup for chain and outputs, loads and flags by its thread 0: predicted 0.75, measured 2.87 (2.1 fenced
 //       less); its kernel alone 1.34: 850 instructions of one warp a scheduler with their latencies, not 1,024 cycles

@@ -18,36 +18,33 @@ __device__ __forceinline__ void diagonal_mask(std::uint32_t (&mask)[4], int lane
 /// Of a warp's rows 16 warp + lane / 4 (+ 8): their exponents, and their factors if there is one frame. The scale is in
 /// them: it is positive.
 struct ScoreRows {
-  float gamma, g0, g1, factor0, factor1;
+  float g0, g1, factor0, factor1;
   __device__ __forceinline__ ScoreRows(const float* g, float log2_scale, int warp, int lane)
-      : gamma(g[kChunk - 1]),
-        g0(g[gate_place(16 * warp + lane / 4)] + log2_scale),
+      : g0(g[gate_place(16 * warp + lane / 4)] + log2_scale),
         g1(g[gate_place(16 * warp + lane / 4 + 8)] + log2_scale),
-        factor0(exp2_fast(g0 - gamma)),
-        factor1(exp2_fast(g1 - gamma)) {}
+        factor0(exp2_fast(g0 - g[kChunk - 1])),
+        factor1(exp2_fast(g1 - g[kChunk - 1])) {}
 };
 
 /// The words of block (warp, block), block <= warp, from the warp's rows of Q K^T. The mask is a selection, so that
 /// what lies above the diagonal may be anything.
 template <bool kOneFrame>
-__device__ __forceinline__ void form_scores(std::uint32_t (&words)[4], const float (&qk)[32], const float* g,
+__device__ __forceinline__ void form_scores(std::uint32_t (&words)[4], const float (&qk)[32], const float* h,
                                             const ScoreRows& rows, const std::uint32_t (&mask)[4], int block, int warp,
                                             int lane) {
   float4 factor0 = make_float4(rows.factor0, rows.factor0, rows.factor0, rows.factor0),
          factor1 = make_float4(rows.factor1, rows.factor1, rows.factor1, rows.factor1);
   if constexpr (!kOneFrame) {
-    float4 h = *reinterpret_cast<const float4*>(g + 16 * block + 4 * (lane % 4));
-    h.x = frame_of(h.x, rows.gamma), h.y = frame_of(h.y, rows.gamma);
-    h.z = frame_of(h.z, rows.gamma), h.w = frame_of(h.w, rows.gamma);
-    factor0 = make_float4(exp2_fast(rows.g0 - h.x), exp2_fast(rows.g0 - h.y), exp2_fast(rows.g0 - h.z),
-                          exp2_fast(rows.g0 - h.w));
-    factor1 = make_float4(exp2_fast(rows.g1 - h.x), exp2_fast(rows.g1 - h.y), exp2_fast(rows.g1 - h.z),
-                          exp2_fast(rows.g1 - h.w));
+    const float4 h_s = *reinterpret_cast<const float4*>(h + 16 * block + 4 * (lane % 4));
+    factor0 = make_float4(exp2_fast(rows.g0 - h_s.x), exp2_fast(rows.g0 - h_s.y), exp2_fast(rows.g0 - h_s.z),
+                          exp2_fast(rows.g0 - h_s.w));
+    factor1 = make_float4(exp2_fast(rows.g1 - h_s.x), exp2_fast(rows.g1 - h_s.y), exp2_fast(rows.g1 - h_s.z),
+                          exp2_fast(rows.g1 - h_s.w));
   }
   const float* of = qk + 8 * block;
-  words[0] = pack_bf16(of[0] * factor0.x, of[1] * factor0.y),
+  words[0] = pack_bf16(of[0] * factor0.x, of[1] * factor0.y);
   words[1] = pack_bf16(of[2] * factor1.x, of[3] * factor1.y);
-  words[2] = pack_bf16(of[4] * factor0.z, of[5] * factor0.w),
+  words[2] = pack_bf16(of[4] * factor0.z, of[5] * factor0.w);
   words[3] = pack_bf16(of[6] * factor1.z, of[7] * factor1.w);
   if (block == warp) {
 #pragma unroll
@@ -57,7 +54,7 @@ __device__ __forceinline__ void form_scores(std::uint32_t (&words)[4], const flo
 
 /// All blocks of a warp's rows to where `address_of(block)` says, for store_matrices.
 template <class AddressOf>
-__device__ __forceinline__ void store_scores(const float (&qk)[32], const float* g, float log2_scale,
+__device__ __forceinline__ void store_scores(const float (&qk)[32], const float* g, const float* h, float log2_scale,
                                              const std::uint32_t (&mask)[4], int warp, int lane,
                                              const AddressOf& address_of) {
   const ScoreRows rows(g, log2_scale, warp, lane);
@@ -70,11 +67,11 @@ __device__ __forceinline__ void store_scores(const float (&qk)[32], const float*
       store_matrices(address_of(block), words);
     }
   };
-  if (has_one_frame(rows.gamma)) {
-    store([&](std::uint32_t(&words)[4], int block) { form_scores<true>(words, qk, g, rows, mask, block, warp, lane); });
+  if (has_one_frame(g[kChunk - 1])) {
+    store([&](std::uint32_t(&words)[4], int block) { form_scores<true>(words, qk, h, rows, mask, block, warp, lane); });
   } else {
     store(
-        [&](std::uint32_t(&words)[4], int block) { form_scores<false>(words, qk, g, rows, mask, block, warp, lane); });
+        [&](std::uint32_t(&words)[4], int block) { form_scores<false>(words, qk, h, rows, mask, block, warp, lane); });
   }
 }
 
