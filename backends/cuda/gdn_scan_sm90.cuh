@@ -1,6 +1,6 @@
 // gdn_scan: walks the chunks of a sequence with 64 of the 128 value columns of one state, and writes their outputs.
-//   Computes  W = T' (V - 2^g K S);  O = scale 2^g Q S + A' W;  S <- 2^gamma S + K^T W: W = 2^(h - g) U' of spec 2, with
-//             h, T' and A' of gdn_intra
+//   Computes  W = T' (V - 2^g K S);  O = scale 2^g Q S + A' W;  S <- 2^gamma S + K^T W. W = 2^(h - g) U' of spec 2;
+//             h, T' and A' as in gdn_intra
 //   Launch    one block for each (sequence, value head, half). Warpgroup 0: the chain S -> X -> W -> S, with S^T
 //             [64 columns x 128 rows] in registers in f32, so that every product has its left side in registers.
 //             Warpgroup 1: the outputs. Warp 8: waits for gdn_intra's flags (32 chunks at a look) and queues the loads
@@ -24,10 +24,13 @@
 //   Tried     A' formed by the warpgroup of the outputs: 1.48, with Q in registers 1.60. Its products run beside those
 //             with S; the chain's loads and stores of shared memory between then take 1,000 cycles, not 400. S handed
 //             over before the products: 1.11.
-//             Of the present form: V as f32 and S decayed before the wait for X, V and factors loaded after X is asked
-//             for, R in two parts, S rounded in two parts, waiting earlier for the next chunk: each 3 to 8 % slower, and
-//             a test for the short chunk in place of one for its tokens too, which is not understood. Products with S in
-//             two groups: the same. Other addresses of the code (0.5 to 6 KB on): the same
+//             Of the present form: V as f32 and S decayed before the wait for X, V and factors loaded after X is
+//             asked for, R in two parts, S rounded in two parts, waiting earlier for the next chunk: each 3 to 8 %
+//             slower, and a test for the short chunk in place of one for its tokens too, which is not understood.
+//             Products with S in two groups: the same. Other addresses of the code (0.5 to 6 KB on): the same
+//             Chain and outputs in two blocks of a cluster, S and W handed over by st.async as registers are, gdn_intra
+//             beside both: predicted 0.6 us a chunk, right, bits and all, measured 1.25 where this has 1.0: 24 KB a
+//             chunk take the way between two multiprocessors 1,700 cycles
 //             For batches, one block for all 128 columns and gdn_intra's work too, no workspace: two chains that
 //             compute O^T themselves (192 registers), a solving warpgroup (104), a warpgroup of helpers (24). Passes
 //             the float64 check; its bits were not compared with these kernels'. 8 x 8,192 tokens: predicted 470 us,

@@ -4,8 +4,8 @@
 // gdn_intra run (programmatic launch), so waiting for a flag cannot stall. Otherwise they run one after the other, and
 // gdn_heads, which forms its own scores, takes the place of gdn_scan where it needs less time.
 // Decode of one token a sequence: gdn_decode.
-// Takes bf16, K = V = 128, HV / HK <= 4, 16-byte aligned rows, no residual, a scale above 0; the rest goes to the shared
-// operator.
+// Takes bf16, K = V = 128, HV / HK <= 4, 16-byte aligned rows, no residual, a scale above 0; the rest goes to the
+// shared operator.
 #include <algorithm>
 #include <cmath>
 
