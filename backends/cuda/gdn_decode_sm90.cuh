@@ -13,6 +13,9 @@
 //             3.50 / 5.05 / 5.94 / 9.87 / 73.4 / 291; neither 3.54 / 5.13 / 6.37 / 10.4 / 70.9 / 277; both 3.14 /
 //             4.59 / 6.68 / 12.5 / 73.7 / 281; not early 3.49 / 4.57 / 6.64 / 10.6 / 71.2 / 277. B = 8 / 64 / 256 with
 //             64 columns a block, neither: 10.5 / 69.9 / 271; 128 columns: 12.2 / 71.5 / 266
+//             States of random numbers, B = 64 / 256 beside 75.0 / 294, same bits: 64 columns a block 77.1 / 301, 128:
+//             76.5 / 301; a warp with whole rows 79.2 / 308; whole states through a ring by the copy engine 79.7 / 305.
+//             A kernel that only scales its states in place takes 71 / 272: the limit
 #pragma once
 
 #include "backends/cuda/gdn_plan_sm90.cuh"
