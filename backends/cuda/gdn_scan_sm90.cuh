@@ -28,9 +28,10 @@
 //             asked for, R in two parts, S rounded in two parts, waiting earlier for the next chunk: each 3 to 8 %
 //             slower, and a test for the short chunk in place of one for its tokens too, which is not understood.
 //             Products with S in two groups: the same. Other addresses of the code (0.5 to 6 KB on): the same
-//             Chain and outputs in two blocks of a cluster, S and W handed over by st.async as registers are, gdn_intra
-//             beside both: predicted 0.6 us a chunk, right, bits and all, measured 1.25 where this has 1.0: 24 KB a
-//             chunk take the way between two multiprocessors 1,700 cycles
+//             Chain and outputs in two blocks of a cluster, gdn_intra beside both, the same bits; predicted 0.6 us a
+//             chunk. S and W handed over by st.async as registers are: 1.25 where this has 1.0 (24 KB a chunk take the
+//             way between two multiprocessors 1,700 cycles). W alone, S kept by both: 1.0; 0.86 without gdn_intra beside
+//             it, which is 5 TB/s of the L2: K would have to come to both blocks at once
 //             For batches, one block for all 128 columns and gdn_intra's work too, no workspace: two chains that
 //             compute O^T themselves (192 registers), a solving warpgroup (104), a warpgroup of helpers (24). Passes
 //             the float64 check; its bits were not compared with these kernels'. 8 x 8,192 tokens: predicted 470 us,
