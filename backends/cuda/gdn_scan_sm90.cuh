@@ -30,8 +30,9 @@
 //             Products with S in two groups: the same. Other addresses of the code (0.5 to 6 KB on): the same
 //             Chain and outputs in two blocks of a cluster, gdn_intra beside both, the same bits; predicted 0.6 us a
 //             chunk. S and W handed over by st.async as registers are: 1.25 where this has 1.0 (24 KB a chunk take the
-//             way between two multiprocessors 1,700 cycles). W alone, S kept by both: 1.0; 0.86 without gdn_intra beside
-//             it, which is 5 TB/s of the L2: K would have to come to both blocks at once
+//             way between two multiprocessors 1,700 cycles). W alone, S kept by both: 1.0, and 0.86 without gdn_intra
+//             beside it; K loaded to both blocks at once: 1.05 and 0.92. The chain by itself waits 1,300 cycles for
+//             its own products
 //             For batches, one block for all 128 columns and gdn_intra's work too, no workspace: two chains that
 //             compute O^T themselves (192 registers), a solving warpgroup (104), a warpgroup of helpers (24). Passes
 //             the float64 check; its bits were not compared with these kernels'. 8 x 8,192 tokens: predicted 470 us,
