@@ -28,7 +28,6 @@ struct EventInfo {
 /// What the chain needs of an event beside the tiles, by the preparing warp.
 struct EventFactors {
   float before[kChunk];  ///< -2^(g + d)
-  float after[kChunk];   ///< 2^(gamma - g)
   float whole;           ///< 2^(gamma + d)
 };
 
@@ -106,7 +105,11 @@ __device__ __forceinline__ void load_event(const SparsePrefillArgs& a, const Eve
   barrier_expect(full, kTileBytes + kInverseBytes + kDecayBytes);
   load_tile(shared_address(stage.v), &a.v, place.head * kDim + 64 * place.half, info.row, full);
   const std::int64_t cell = static_cast<std::int64_t>(info.chunk) * a.value_heads + place.head;
-  load_bytes(shared_address(&stage.inverse), a.work.inverse + cell, kInverseBytes, full);
+  if (info.count == kChunk) {
+    load_tile(shared_address(&stage.inverse), &a.inverse, place.head * kDim + 64 * place.half, info.row, full);
+  } else {
+    load_bytes(shared_address(&stage.inverse), short_inverse(a, place.sequence, place.head), kInverseBytes, full);
+  }
   load_bytes(shared_address(stage.decay), a.work.decay + cell * kChunk, kDecayBytes, full);
 }
 
@@ -335,14 +338,9 @@ __device__ __forceinline__ void prepare_events(const EventPlace& place, EventSha
     EventStage& stage = shared.stages[event % kEventStages];
     barrier_wait(shared_address(&shared.full[event % kEventStages]), event / kEventStages & 1);
     const int count = stage.info.count;
-    const float gap = stage.info.gap, gamma = stage.decay[kChunk - 1];
+    const float gap = stage.info.gap;
     stage.factors.before[32 * kHalf + lane] = -exp2_fast(stage.decay[32 * kHalf + lane] + gap);
-    if (kHalf == 0) {
-      const float2 g = *reinterpret_cast<const float2*>(stage.decay + 2 * lane);
-      *reinterpret_cast<float2*>(stage.factors.after + 2 * lane) =
-          make_float2(exp2_fast(gamma - g.x), exp2_fast(gamma - g.y));
-      if (lane == 0) stage.factors.whole = exp2_fast(gamma + gap);
-    }
+    if (kHalf == 0 && lane == 0) stage.factors.whole = exp2_fast(stage.decay[kChunk - 1] + gap);
     __syncwarp();
     const uint4* const from = reinterpret_cast<const uint4*>(stage.inverse.words);
     uint4* const to = reinterpret_cast<uint4*>(stage.scaled.words);

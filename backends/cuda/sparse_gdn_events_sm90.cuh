@@ -1,18 +1,17 @@
 // sparse_gdn_events: stage 3 of SparseGDN, the walk over the kept chunks of a head with 64 of the 128 value columns of
 // its state.
-//   Computes  at an event c with a gap of decay d before it:  U' = T' V - (T' diag(2^(g + d))) (K S), which is T' V - W
-//   S of
-//             spec 3.3 with W = T' diag(2^(g + d)) K never formed;  S <- 2^(gamma + d) S + K^T (2^(gamma - g) U')
+//   Computes  at an event c with a gap of decay d before it:  U' = T' V - (T' diag(2^(g + d))) (K S), the T' V - W S
+//             of spec 3.3 with W = T' diag(2^(g + d)) K never formed;  S <- 2^(gamma + d) S + K^T U'. T' and U' are the
+//             spec's with rows times 2^e, e = max(gamma - g, -64)
 //   Launch    one block for each (sequence, value head, half), high tiers first. Warpgroup 0 (240 registers): the chain
 //             S -> X = K S -> U' -> S, with S^T [64 columns x 128 rows] in registers in f32, so that what comes out of
 //             a product is the left side of the next one. The warps beside it (sparse_gdn_event_roles_sm90.cuh): 4, 9:
 //             loads; 5, 10: factors and the scaled T'; 6: stores U' in the place of the outputs, which read it there
 //             before they overwrite it; 7: stores the states that outputs read; 8: publishes how far both have come
 //   Traffic   per event and block: k 16 KB, v 8, T' 3.5, U' 8; a state 16 KB where one is read
-//   Numerics  S f32; S, X, T' diag(2^(g + d)), U' and 2^(gamma - g) U' are rounded to bf16 as operands; the two blocks
-//   in
-//             a row of T' are summed in f32
-//   Predicted 1,200 cycles an event (0.65 us), 624 of them matrix products. Measured 0.78 us alone, 0.84 before (H200)
+//   Numerics  S f32; S, X, T' diag(2^(g + d)) and U' are rounded to bf16 as operands; the two blocks in a row of T' are
+//             summed in f32. Of tokens with gamma - g < -64 S gets 2^-64 of the spec's U' where it has less there
+//   Predicted 1,200 cycles an event (0.65 us), 624 of them matrix products. Measured 0.74 us alone, 0.78 before (H200)
 //   Versions  (H200, 131,072 tokens, 16/32 heads, keep 28.5 %: ms of the walk alone, and of the operator)
 //     with W formed at every event: 2.32 to 1.80, operator 2.50
 //     W not formed, R = V - 2^(g + d) K S, one warp loads and fetches to L2: 1.63 to 1.65, operator 2.25
@@ -22,14 +21,17 @@
 //         gone again when outputs run beside)
 //       loads by two warps, fetches by a third, publishing by a fourth: 1.56, operator 2.18 to 2.21
 //     T' V and T' diag(2^(g + d)) X as two products, no R; T' in matrices that products take as they are; operands of
-//     one
-//       addition; free tiles waited for by the preparing warp; 5 stages; no fetches: 1.52, operator 2.17 where the form
-//       before has 2.26, 32,768 tokens 568 us (605), 8 x 16,384 1,950 (1,987). This form
+//       one addition; free tiles waited for by the preparing warp; 5 stages; no fetches: 1.52 to 1.57, operator 2.18
+//     rows of T' times 2^e: U' is rounded once, S takes it as it is: 1.44 to 1.45 beside 1.57, the operator 25 us less
 //   Tried     the selector and the walk launched early, progress cleared by sparse_intra: operator 2.41 against 2.30.
 //             W formed by two warpgroups beside the chain (M = 128 keys by N = 32 tokens, so 112 cycles of products),
 //             T' V too: predicted 0.50 us an event, measured 1.13: an event takes them 1,580 cycles one after the
 //             other. U' and states stored from registers, as matrices that outputs take as they are: 2.0 ms; a store of
 //             4 bytes a lane takes 22 to 26 cycles. A chunk in two halves of 32 tokens: 1.87 to 1.94
+//             One copy of T' in the outputs for both halves, the one that overwrites it counts what the other has read:
+//             right, 35 us less at 131,072 tokens, but 49,152 take 990 us in place of 830, and a walk over all chunks
+//             2.60 in place of 1.63: stores to lines that another multiprocessor has just read. The halves as a
+//             cluster: 65,536 tokens 0.85 ms in place of 0.74, with keys and T' loaded to both 0.95
 #pragma once
 
 #include "backends/cuda/sparse_gdn_event_roles_sm90.cuh"
@@ -131,20 +133,6 @@ __device__ __forceinline__ std::uint32_t transposed_address(int warp, int lane) 
   return swizzled(lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2);
 }
 
-/// A lane's factors of tokens 8 j + 2 (lane % 4) and the one after it.
-__device__ __forceinline__ void read_factors(float2 (&near)[8], const float* factors, int lane) {
-#pragma unroll
-  for (int j = 0; j < 8; ++j) near[j] = *reinterpret_cast<const float2*>(factors + 8 * j + 2 * (lane % 4));
-}
-
-/// (2^(gamma - g) U')^T of 32 tokens as the left operand of 2 products of 16 tokens.
-__device__ __forceinline__ void weigh_deltas(const float2* after, const float (&u)[16], std::uint32_t (&r0)[4],
-                                             std::uint32_t (&r1)[4]) {
-#pragma unroll
-  for (int n = 0; n < 8; ++n)
-    (n < 4 ? r0[n % 4] : r1[n % 4]) = pack_bf16(u[2 * n] * after[n / 2].x, u[2 * n + 1] * after[n / 2].y);
-}
-
 /// One long function: what an event needs lives in registers, and products run across its parts. The bound of the loop
 /// comes out of a reduction: its index is known to be the same for a warp, and operands live in uniform registers.
 __device__ __forceinline__ void run_chain(const SparsePrefillArgs& a, const SparseSelection& selection,
@@ -174,8 +162,6 @@ __device__ __forceinline__ void run_chain(const SparsePrefillArgs& a, const Spar
     multiply_64x16_columns(y3, operands.values(3), operands.inverse<0>(3));
     products_commit();
     std::uint32_t r[4][4], write[4][4];
-    float2 after[8];
-    read_factors(after, stage.factors.after, lane);
     const float whole = stage.factors.whole;
     if (now > 0) warp_arrive(shared_address(&shared.empty[(now - 1) % kEventStages]), lane);
     hand_over_state(shared, rounded, is_read, states, warp, lane);
@@ -198,26 +184,20 @@ __device__ __forceinline__ void run_chain(const SparsePrefillArgs& a, const Spar
     pin(y0), pin(y1), pin(y2), pin(y3);
 #pragma unroll
     for (int i = 0; i < 8; ++i) u0[i] = y0[i], u0[8 + i] = y0[8 + i] + y1[i];
-    weigh_deltas(after, u0, write[0], write[1]);
+    round_sums(u0, 0, write[0]), round_sums(u0, 1, write[1]);
     products_begin();
 #pragma unroll
     for (int i = 0; i < 2; ++i) multiply_64x128_transposed(s, write[i], operands.transposed_keys(i));
     products_commit();
 #pragma unroll
     for (int i = 0; i < 8; ++i) u1[i] = y1[8 + i] + y2[i], u1[8 + i] = y2[8 + i] + y3[i];
-    weigh_deltas(after + 4, u1, write[2], write[3]);
+    round_sums(u1, 0, write[2]), round_sums(u1, 1, write[3]);
     products_begin();
 #pragma unroll
     for (int i = 2; i < 4; ++i) multiply_64x128_transposed(s, write[i], operands.transposed_keys(i));
     products_commit();
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      std::uint32_t words[4];
-      round_sums(u0, j, words);
-      store_transposed(shared_address(shared.u[tile]) + 16 * 128 * j + tile_at, words);
-      round_sums(u1, j, words);
-      store_transposed(shared_address(shared.u[tile]) + 16 * 128 * (2 + j) + tile_at, words);
-    }
+    for (int i = 0; i < 4; ++i) store_transposed(shared_address(shared.u[tile]) + 16 * 128 * i + tile_at, write[i]);
     warp_arrive(shared_address(&shared.u_ready[tile]), lane);
     operands = EventOperands::of(shared.stages[next % kEventStages]);
     if (next < events) barrier_wait(shared_address(&shared.ready[next % kEventStages]), next / kEventStages & 1);

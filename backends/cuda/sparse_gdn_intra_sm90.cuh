@@ -1,30 +1,39 @@
 // sparse_gdn_intra: stage 1 of SparseGDN, everything of a chunk that needs neither the state nor the queries.
-//   Computes  the 7 kept blocks of M^-1, T' = M^-1 diag(beta); cumulative decays; the tail score, the norm of U's last
-//             16 rows = T'[48..63, 32..63] V[32..63]                                                        (spec 3.1)
+//   Computes  the 7 kept blocks of M^-1, T' = diag(2^e) M^-1 diag(beta) with e = max(gamma - g, -64); cumulative
+//             decays; the tail score, the norm of U's last 16 rows = M^-1[48..63, 32..63] (beta V)[32..63] (spec 3.1)
 //   Launch    persistent blocks of one warpgroup; a block takes every n-th (chunk, key head). Warp w owns block row w:
 //             its part of K K^T comes out of the product in its own registers
-//   Traffic   per token: k 4 KB, half of v 4 KB, T' 1.5 KB for 16 key and 32 value heads
+//   Traffic   per token: k 4 KB, half of v 4 KB, T' twice 1.8 KB for 16 key and 32 value heads
 //   Numerics  K K^T bf16 x bf16 -> f32 (exact products). Diagonal blocks solved in f32; the adjacent blocks by products
-//             of tf32 pairs (21 bits); scores from T' as pairs of bf16 (16 bits) and exact V, sums f32: masks follow
-//             the scores. T' is rounded to bf16 only when stored
-//   Predicted 1,050 instructions a warp and item, 1.3 GB: 0.35 to 0.45 ms for 131,072 tokens (with Q K^T and the full
-//             inverse the dense gdn_intra takes 0.82 ms)
-//   Measured  (H200, one run) 394 us, 446 before: 11,100 cycles an item, of which a warp issues for 1,050: it waits for
-//             itself. Predicted 310 from both heads of a pair side by side, gates without branches, the next item
-//             without a division, loads queued by warps that have time
+//             of tf32 pairs (21 bits); scores from T' without 2^e as pairs of bf16 (16 bits) and exact V, sums f32:
+//             masks follow the scores. T' is rounded to bf16 only when stored
+//   Measured  (H200, 131,072 tokens) 377 us with one copy of T' beside 398 for the form before; 412 with both copies.
+//             Loads and K K^T alone take 293 (3.7 TB/s), each stage after them 80 more. What the stages share is the
+//             way to shared memory, by count 2,300 of 2,900 cycles an item. So: the two heads' blocks in different
+//             banks, tails of one head a warp, no tests for short chunks (their keys are cleared)
+//   Tried     5 blocks a multiprocessor (96 registers) 394 to 436, 6 with values in the place of keys 432, 7 slower
+//             still; 4 warpgroups in one block 533, in step with each other 552. Tails split into bf16 by the one warp
+//             that has them 446. Gates summed while K K^T is multiplied: the same. Gates loaded by all warps: 4 us
+//             less, but other bits. Loads that make way in the L2 cache: 476 for 442
 #pragma once
 
 #include "backends/cuda/sparse_gdn_plan_sm90.cuh"
 
 namespace cairn::gpu::sm90::sparse {
 
-inline constexpr int kIntraBlocksPerProcessor = 4, kBlockStride = 20, kTailStride = 36, kHalfTileBytes = 32 * 128;
+inline constexpr int kIntraBlocksPerProcessor = 4, kBlockStride = 20, kTailStride = 40, kHalfTileBytes = 32 * 128;
+
+/// Diagonal blocks of M of one head, then of its inverse.
+struct IntraBlocks {
+  float of[4][16 * kBlockStride];
+  float unused[16];  ///< the other head's lie in other banks: half a warp inverts each
+};
 
 struct IntraShared {
   unsigned char k[2 * kTileBytes];
   unsigned char v[2][2 * kHalfTileBytes];  ///< of two heads: tokens 32 to 63
-  float blocks[2][4][16 * kBlockStride];   ///< of two heads: diagonal blocks of M, then of its inverse
-  float tail[2][16 * kTailStride];         ///< T'[48..63, 32..63]
+  IntraBlocks blocks[2];
+  float tail[2][16 * kTailStride];  ///< T'[48..63, 32..63]
   float g[kMaxHeadsPerKey][kChunk], beta[kMaxHeadsPerKey][kChunk];
   float squares[2][4];
   std::uint64_t k_full, v_full;
@@ -111,28 +120,23 @@ __device__ __forceinline__ void scan_gates(const SparsePrefillArgs& a, const Gat
 
 // Blocks of 16 x 16 in registers: element 4 n + 2 r + e of a lane is row lane / 4 + 8 r, column 8 n + 2 (lane % 4) + e.
 
-/// The warp's two blocks of K K^T: the diagonal one and the one left of it.
+/// The warp's two blocks of K K^T: the diagonal one and the one left of it (of warp 0 anything).
 __device__ __forceinline__ void take_blocks(const float (&kk)[32], int warp, float (&own)[8], float (&left)[8]) {
 #pragma unroll
-  for (int w = 0; w < 4; ++w) {
-    if (warp != w) continue;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      own[i] = kk[8 * w + i];
-      left[i] = w > 0 ? kk[8 * w - 8 + i] : 0.0f;
-    }
+  for (int i = 0; i < 8; ++i) {
+    const float even = warp < 2 ? kk[i] : kk[16 + i], odd = warp < 2 ? kk[8 + i] : kk[24 + i];
+    own[i] = warp % 2 ? odd : even;
+    left[i] = warp % 2 ? even : kk[8 + i];
   }
 }
 
-/// M of one head: its diagonal block to shared memory, the one left of it in registers.
+/// M of one head: its diagonal block to shared memory, the one left of it in registers. Keys past the end are zeros.
 __device__ __forceinline__ void apply_gates(const float (&own)[8], const float (&left)[8], const float* g,
-                                            const float* beta, int count, float* block, float (&below)[8], int warp,
-                                            int lane) {
+                                            const float* beta, float* block, float (&below)[8], int warp, int lane) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = lane / 4 + 8 * r, t = 16 * warp + row;
     const float g_t = g[t], beta_t = beta[t];
-    const bool in = t < count;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const int column = 8 * n + 2 * (lane % 4), s = 16 * warp + column;
@@ -141,15 +145,14 @@ __device__ __forceinline__ void apply_gates(const float (&own)[8], const float (
         const float2 g_s = *reinterpret_cast<const float2*>(g + s);
         const float first = beta_t * own[4 * n + 2 * r] * exp2_fast(fminf(g_t - g_s.x, 0.0f)),
                     second = beta_t * own[4 * n + 2 * r + 1] * exp2_fast(fminf(g_t - g_s.y, 0.0f));
-        m.x = in & (column < row) ? first : 0.0f;
-        m.y = in & (column + 1 < row) ? second : 0.0f;
+        m.x = n < r || column < row ? first : 0.0f;
+        m.y = n < r || column + 1 < row ? second : 0.0f;
       }
       *reinterpret_cast<float2*>(block + row * kBlockStride + column) = m;
       // Of warp 0 for nothing.
       const float2 g_s = *reinterpret_cast<const float2*>(g + max(s - 16, 0));
-      const float first = beta_t * left[4 * n + 2 * r] * exp2_fast(fminf(g_t - g_s.x, 0.0f)),
-                  second = beta_t * left[4 * n + 2 * r + 1] * exp2_fast(fminf(g_t - g_s.y, 0.0f));
-      below[4 * n + 2 * r] = in ? first : 0.0f, below[4 * n + 2 * r + 1] = in ? second : 0.0f;
+      below[4 * n + 2 * r] = beta_t * left[4 * n + 2 * r] * exp2_fast(fminf(g_t - g_s.x, 0.0f));
+      below[4 * n + 2 * r + 1] = beta_t * left[4 * n + 2 * r + 1] * exp2_fast(fminf(g_t - g_s.y, 0.0f));
     }
   }
 }
@@ -189,32 +192,26 @@ __device__ __forceinline__ SplitBlock split(const float (&x)[8]) {
   return s;
 }
 
-/// d = a b of two heads, which do not wait for each other, with b given as its transpose. The summed index is permuted
-/// alike on both sides: lane % 4 stands for column 2 (lane % 4), and lane % 4 + 4 for the one after it.
-__device__ __forceinline__ void multiply_blocks(float (&d)[2][8], const SplitBlock (&a)[2], const SplitBlock (&b)[2]) {
-  float sums[2][2][4] = {};
+/// d = a b with b given as its transpose. The summed index is permuted alike on both sides: lane % 4 stands for column
+/// 2 (lane % 4), and lane % 4 + 4 for the one after it.
+__device__ __forceinline__ void multiply_blocks(float (&d)[8], const SplitBlock& a, const SplitBlock& b) {
+  float sums[2][4] = {};
 #pragma unroll
   for (int part = 0; part < 3; ++part) {  // low high, high low, high high: small first
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
+      const std::uint32_t* x = (part == 0 ? a.low : a.high) + 4 * step;
+      const std::uint32_t left[4] = {x[0], x[2], x[1], x[3]};
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const std::uint32_t* x = (part == 0 ? a[i].low : a[i].high) + 4 * step;
-        const std::uint32_t left[4] = {x[0], x[2], x[1], x[3]};
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          const std::uint32_t* y = (part == 1 ? b[i].low : b[i].high) + 4 * step + 2 * n;
-          const std::uint32_t right[2] = {y[0], y[1]};
-          multiply_16x8_tf32(sums[i][n], left, right);
-        }
+      for (int n = 0; n < 2; ++n) {
+        const std::uint32_t* y = (part == 1 ? b.low : b.high) + 4 * step + 2 * n;
+        const std::uint32_t right[2] = {y[0], y[1]};
+        multiply_16x8_tf32(sums[n], left, right);
       }
     }
   }
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-#pragma unroll
-    for (int n = 0; n < 8; ++n) d[i][n] = sums[i][n / 4][n % 4];
-  }
+  for (int n = 0; n < 8; ++n) d[n] = sums[n / 4][n % 4];
 }
 
 __device__ __forceinline__ void load_block(const float* block, int lane, float (&x)[8]) {
@@ -231,14 +228,19 @@ __device__ __forceinline__ void load_transposed_block(const float* block, int la
     x[i] = block[(8 * (i / 4) + 2 * (lane % 4) + i % 2) * kBlockStride + lane / 4 + 8 * (i / 2 % 2)];
 }
 
-/// x *= beta of its columns; as a left operand.
-__device__ __forceinline__ uint4 finish_block(float (&x)[8], const float* beta, int lane) {
+/// x *= sign beta of its columns.
+__device__ __forceinline__ void apply_beta(float (&x)[8], float sign, const float* beta, int lane) {
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
     const float2 b = *reinterpret_cast<const float2*>(beta + 8 * n + 2 * (lane % 4));
-    x[4 * n] *= b.x, x[4 * n + 1] *= b.y, x[4 * n + 2] *= b.x, x[4 * n + 3] *= b.y;
+    const float first = sign * b.x, second = sign * b.y;
+    x[4 * n] *= first, x[4 * n + 1] *= second, x[4 * n + 2] *= first, x[4 * n + 3] *= second;
   }
-  return make_uint4(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
+}
+/// Rows times their weights, as words of a left operand.
+__device__ __forceinline__ void weigh_block(const float (&x)[8], const float (&weight)[2], std::uint32_t (&words)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) words[i] = pack_bf16(weight[i % 2] * x[2 * i], weight[i % 2] * x[2 * i + 1]);
 }
 __device__ __forceinline__ void keep_tail(const float (&x)[8], float* tail, int lane) {
 #pragma unroll
@@ -248,100 +250,85 @@ __device__ __forceinline__ void keep_tail(const float (&x)[8], float* tail, int 
   }
 }
 
-/// Block row `warp` of T' of `count` heads: the diagonal block, and C_{i,i-1} = -C_ii (M_{i,i-1} C_{i-1,i-1}) left of
-/// it. Where there is one head, the second is computed for nothing.
-__device__ __forceinline__ void form_block_rows(const SparsePrefillArgs& a, IntraShared& shared, int count, int head,
-                                                std::int64_t cell, const float (&below)[2][8], int warp, int lane) {
-  float own[2][8];
+/// Block row `warp` of T' of a head: the diagonal block, and C_{i,i-1} = -C_ii (M_{i,i-1} C_{i-1,i-1}) left of it. Its
+/// last 16 rows go to `tail` without their weights.
+__device__ __forceinline__ void form_block_row(const InverseLines& lines, int head, const IntraBlocks& blocks,
+                                               const float* g, const float* beta, const float (&below)[8], float* tail,
+                                               int warp, int lane) {
+  float weight[2];
 #pragma unroll
-  for (int i = 0; i < 2; ++i) load_block(shared.blocks[i][warp], lane, own[i]);
-  InverseBlocks* to = a.work.inverse + cell;
+  for (int r = 0; r < 2; ++r)
+    weight[r] = exp2_fast(fmaxf(g[kChunk - 1] - g[16 * warp + lane / 4 + 8 * r], kLeastWeight));
+  float own[8];
+  std::uint32_t words[4];
+  load_block(blocks.of[warp], lane, own);
   if (warp > 0) {
-    float x[2][8];
-    SplitBlock left[2], right[2];
+    float x[8];
+    load_transposed_block(blocks.of[warp - 1], lane, x);
+    multiply_blocks(x, split(x), split(below));  // (M C)^T = C^T M^T
+    multiply_blocks(x, split(own), split(x));
+    apply_beta(x, -1, beta + 16 * (warp - 1), lane);
+    weigh_block(x, weight, words);
+    const std::uint32_t place = lines.place(head, warp - 1, lane);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      load_transposed_block(shared.blocks[i][warp - 1], lane, x[i]);
-      left[i] = split(x[i]), right[i] = split(below[i]);
-    }
-    multiply_blocks(x, left, right);  // (M C)^T = C^T M^T
-#pragma unroll
-    for (int i = 0; i < 2; ++i) left[i] = split(own[i]), right[i] = split(x[i]);
-    multiply_blocks(x, left, right);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (i >= count) break;
-#pragma unroll
-      for (int n = 0; n < 8; ++n) x[i][n] = -x[i][n];
-      const uint4 block = finish_block(x[i], shared.beta[head + i] + 16 * (warp - 1), lane);
-      std::uint32_t* words = to[i].words + InverseBlocks::left_place(warp, 0, lane);
-      words[0] = block.x, words[32] = block.y, words[128] = block.z, words[160] = block.w;
-      if (warp == 3) keep_tail(x[i], shared.tail[i], lane);
-    }
+    for (int n = 0; n < 4; ++n) lines.store(place, InverseBlocks::left_line(n), words[n]);
+    if (warp == 3) keep_tail(x, tail, lane);
   }
+  apply_beta(own, 1, beta + 16 * warp, lane);
+  weigh_block(own, weight, words);
+  words[2] = 0;
+  const std::uint32_t place = lines.place(head, warp, lane);
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (i >= count) break;
-    const uint4 block = finish_block(own[i], shared.beta[head + i] + 16 * warp, lane);
-    std::uint32_t* words = to[i].words + InverseBlocks::own_place(warp, 0, lane);
-    const int right = warp < 3 ? 128 : 64;
-    words[0] = block.x, words[32] = block.y, words[right] = 0, words[right + 32] = block.w;
-    if (warp == 3) keep_tail(own[i], shared.tail[i] + 16, lane);
-  }
+  for (int n = 0; n < 4; ++n) lines.store(place, InverseBlocks::own_line(warp, n), words[n]);
+  if (warp == 3) keep_tail(own, tail + 16, lane);
 }
 
-/// Of two heads: sums of the squares of U's last 16 rows over this warp's 32 columns. T' as a pair of bf16.
-__device__ __forceinline__ void square_tails(const IntraShared& shared, float (&sums)[2], int warp, int lane) {
-  float u[2][4][4] = {};
+/// Of head warp / 2 of a pair: sums of the squares of U's last 16 rows over 32 of this warp's 64 columns for each half
+/// of its lanes. T' as a pair of bf16.
+__device__ __forceinline__ float square_tail(const IntraShared& shared, int warp, int lane) {
+  const int h = warp / 2;
+  float u[8][4] = {};
 #pragma unroll
   for (int step = 0; step < 2; ++step) {
-    std::uint32_t high[2][4], low[2][4];
+    std::uint32_t high[4], low[4];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 x = *reinterpret_cast<const float2*>(shared.tail[h] + (lane / 4 + 8 * (i % 2)) * kTailStride +
-                                                          16 * step + 8 * (i / 2) + 2 * (lane % 4));
-        high[h][i] = pack_bf16(x.x, x.y);
-        low[h][i] = pack_bf16(x.x - low_bf16(high[h][i]), x.y - high_bf16(high[h][i]));
-      }
+    for (int i = 0; i < 4; ++i) {
+      const float2 x = *reinterpret_cast<const float2*>(shared.tail[h] + (lane / 4 + 8 * (i % 2)) * kTailStride +
+                                                        16 * step + 8 * (i / 2) + 2 * (lane % 4));
+      high[i] = pack_bf16(x.x, x.y);
+      low[i] = pack_bf16(x.x - low_bf16(high[i]), x.y - high_bf16(high[i]));
     }
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        std::uint32_t values[4];
-        load_transposed(values, shared_address(shared.v[h]) + warp / 2 * kHalfTileBytes +
-                                    swizzled(16 * step + lane % 16, 4 * (warp % 2) + 2 * n + lane / 16));
-        multiply_16x8(u[h][2 * n], low[h], values[0], values[1]);
-        multiply_16x8(u[h][2 * n + 1], low[h], values[2], values[3]);
-        multiply_16x8(u[h][2 * n], high[h], values[0], values[1]);
-        multiply_16x8(u[h][2 * n + 1], high[h], values[2], values[3]);
-      }
-    }
-  }
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    float sum = 0;
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sum += u[h][n][i] * u[h][n][i];
+      std::uint32_t values[4];
+      load_transposed(values, shared_address(shared.v[h]) + warp % 2 * kHalfTileBytes +
+                                  swizzled(16 * step + lane % 16, 2 * n + lane / 16));
+      multiply_16x8(u[2 * n], low, values[0], values[1]);
+      multiply_16x8(u[2 * n + 1], low, values[2], values[3]);
+      multiply_16x8(u[2 * n], high, values[0], values[1]);
+      multiply_16x8(u[2 * n + 1], high, values[2], values[3]);
     }
-    sums[h] = sum;
   }
+  float sums[2] = {};
 #pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
+  for (int n = 0; n < 8; ++n) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) sums[h] += __shfl_xor_sync(0xffffffffu, sums[h], distance);
+    for (int i = 0; i < 4; ++i) sums[n / 4] += u[n][i] * u[n][i];
   }
+  const bool is_lower = lane < 16;
+  float sum = (is_lower ? sums[0] : sums[1]) + __shfl_xor_sync(0xffffffffu, is_lower ? sums[1] : sums[0], 16);
+#pragma unroll
+  for (int distance = 8; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+  return sum;
 }
 
-/// Values of tokens past the sequence's end.
-__device__ __forceinline__ void clear_tail(IntraShared& shared, int count, int thread) {
-  for (int i = thread; i < 4 * 32 * 8; i += 128) {
-    if (32 + i / 8 % 32 >= count) *reinterpret_cast<uint4*>(shared.v[0] + 16 * i) = make_uint4(0, 0, 0, 0);
+/// Rows of tokens past the sequence's end: keys, or values of tokens 32 to 63. `rows` of a tile, the first ones good.
+__device__ __forceinline__ void clear_tokens(unsigned char* tiles, int bytes, int rows, int good, int thread) {
+#pragma unroll 1
+  for (int i = 16 * thread; i < bytes; i += 16 * 128) {
+    if (i / 128 % rows >= good) *reinterpret_cast<uint4*>(tiles + i) = make_uint4(0, 0, 0, 0);
   }
+  fence_engines();
 }
 
 __global__ void __launch_bounds__(128, kIntraBlocksPerProcessor)
@@ -371,6 +358,10 @@ __global__ void __launch_bounds__(128, kIntraBlocksPerProcessor)
     const std::uint64_t keys = operand(shared_address(shared.k));
     barrier_wait(shared_address(&shared.k_full), k_parity);
     k_parity ^= 1;
+    if (item.rows.count < kChunk) {
+      clear_tokens(shared.k, 2 * kTileBytes, kChunk, item.rows.count, thread);
+      __syncthreads();
+    }
     products_begin();
 #pragma unroll
     for (int i = 0; i < 8; ++i) multiply_64x64(kk, columns(keys, i), columns(keys, i), i > 0);
@@ -386,6 +377,8 @@ __global__ void __launch_bounds__(128, kIntraBlocksPerProcessor)
     if (warp == 2 && lane == 0 && has_next) load_keys(a, shared, next);
     float own[8], left[8];
     take_blocks(kk, warp, own, left);
+    const InverseLines lines = inverse_lines(a, item.sequence, item.rows, item.key_head * per);
+#pragma unroll 1
     for (int pair = 0; pair < per; pair += 2) {
       const int count = min(2, per - pair);
       const std::int64_t cell = static_cast<std::int64_t>(item.chunk) * a.value_heads + item.key_head * per + pair;
@@ -393,23 +386,23 @@ __global__ void __launch_bounds__(128, kIntraBlocksPerProcessor)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {  // where there is one head, twice the same
         const int head = pair + min(i, count - 1);
-        apply_gates(own, left, shared.g[head], shared.beta[head], item.rows.count, shared.blocks[i][warp], below[i],
-                    warp, lane);
+        apply_gates(own, left, shared.g[head], shared.beta[head], shared.blocks[i].of[warp], below[i], warp, lane);
       }
       __syncwarp();
-      invert_block(shared.blocks[lane / 16][warp], lane % 16);
+      invert_block(shared.blocks[lane / 16].of[warp], lane % 16);
       __syncthreads();
-      form_block_rows(a, shared, count, pair, cell, below, warp, lane);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (i < count)
+          form_block_row(lines, pair + i, shared.blocks[i], shared.g[pair + i], shared.beta[pair + i], below[i],
+                         shared.tail[i], warp, lane);
+      }
       barrier_wait(shared_address(&shared.v_full), v_parity);
       v_parity ^= 1;
-      if (item.rows.count < kChunk) {
-        clear_tail(shared, item.rows.count, thread);
-        fence_engines();
-      }
+      if (item.rows.count < kChunk) clear_tokens(shared.v[0], 4 * kHalfTileBytes, 32, item.rows.count - 32, thread);
       __syncthreads();
-      float sums[2];
-      square_tails(shared, sums, warp, lane);  // where there is one head, the second for nothing
-      if (lane < 2) shared.squares[lane][warp] = lane ? sums[1] : sums[0];
+      const float sum = square_tail(shared, warp, lane);  // where there is one head, the second for nothing
+      if (lane % 16 == 0) shared.squares[warp / 2][warp % 2 * 2 + lane / 16] = sum;
       __syncthreads();
       const bool has_more = pair + 2 < per;
       if (warp == 3 && lane == 0 && (has_more || has_next)) {

@@ -1,25 +1,34 @@
 // sparse_gdn_outputs: stage 4 of SparseGDN, the outputs of two neighbouring chunks from the state S that enters the
 // even one.
 //   Computes  O_c = scale 2^(g + d) Q_c S + A_c U'_c;  O_{c+1} = scale 2^(g + gamma_c + d) Q_{c+1} S + A_{c+1,c} U'_c +
-//             A_{c+1,c+1} U'_{c+1};  U' = T' V of a chunk that was skipped; d: decay since S was stored  (spec 3.4)
+//             A_{c+1,c+1} U'_{c+1};  U' = T' V of a chunk that was skipped; d: decay since S was stored  (spec 3.4).
+//             U' and T' as the walk has them, so the weights are A = scale <q_i, k_j> 2^(g_i - max(gamma, g_j - 64)),
+//             a factor a row in chunks that decay by less than 2^64, and scale <q_i, k_j> 2^g_i for the chunk before
 //   Launch    persistent blocks; an item is (pair of chunks, key head) with its value heads one after another. Items
 //             come from a counter, low tiers first, since their walks end first; blocks start once every walk has
-//             started. Warpgroup 0: the even chunk; warpgroup 1: the odd chunk; warp 8: waits for the walk, loads
+//             started, no more of them than keep up: the others' memory traffic would delay the walks. Warpgroup 0: the
+//             even chunk; warpgroup 1: the odd chunk; warp 8: waits for the walk, loads
 //   Traffic   per pair and key head: q, k 64 KB; per value head v or U' 32, S 32, T' 7, out 32
 //   Numerics  A, U' and S are rounded to bf16 as operands, sums f32
 //   Predicted 256 KB of memory traffic and 5,376 cycles of matrix products an item of two heads: 1.0 to 1.2 ms for
 //             131,072 tokens, bound by memory
-//   Measured  1.0 ms alone (H200)
+//   Measured  (H200, 131,072 tokens) 1.0 ms alone on all multiprocessors, 0.98 to 1.14 on 96, which make the operator
+//             2,108 us for 2,133 (65,536 tokens 1,068 for 1,095); with 64 it takes 2,373
+//   Tried     loads of q, v and U' that make way in the L2 cache: operator 1 to 2 % slower. Streaming stores of
+//             outputs: the same, 49,152 tokens 913 us for 852
 #pragma once
 
-#include "backends/cuda/sparse_gdn_plan_sm90.cuh"
+#include "backends/cuda/sparse_gdn_scores_sm90.cuh"
 
 namespace cairn::gpu::sm90::sparse {
 
 inline constexpr int kOutputThreads = 384;
+/// What keeps up with the walks: a block takes 3.95 us for a pair of chunks of a head, a walk of a high tier 1.4.
+inline constexpr int kOutputBlocksPerHead = 3;
 
 struct OutputItem {
-  int head;       ///< its first value head; -1: there is nothing left
+  int head;  ///< its first value head; -1: there is nothing left
+  int sequence;
   int chunk;      ///< the even one, of all sequences
   int row;        ///< its first token
   int counts[2];  ///< tokens of the two chunks; 0: there is no odd one
@@ -67,6 +76,7 @@ __device__ __forceinline__ OutputPlan plan_item(const SparsePrefillArgs& a, int 
   const int even = 2 * pair, left = a.select.token_begin[b + 1] - a.select.token_begin[b] - even * kChunk;
   plan.sequence = b, plan.group = group;
   plan.item = {group * a.per_group(),
+               b,
                a.select.chunk_begin[b] + even,
                a.select.token_begin[b] + even * kChunk,
                {min(left, kChunk), max(0, min(left - kChunk, kChunk))},
@@ -176,16 +186,13 @@ __device__ __forceinline__ void load_items(const SparsePrefillArgs& a, OutputSha
 struct InverseRow {
   uint4 own, left;
 };
-__device__ __forceinline__ InverseRow load_inverse(const SparsePrefillArgs& a, int chunk, int head, int warp,
-                                                   int lane) {
-  const InverseBlocks& from = a.work.inverse[static_cast<std::int64_t>(chunk) * a.value_heads + head];
-  const auto word = [&](int place) { return __ldg(from.words + place); };
+__device__ __forceinline__ InverseRow load_inverse(const InverseLines& lines, int head, int warp, int lane) {
+  const auto word = [&](int i, int line) { return __ldcg(lines.at(lines.place(head, i, lane), line)); };
   InverseRow row = {};
-  row.own = make_uint4(word(InverseBlocks::own_place(warp, 0, lane)), word(InverseBlocks::own_place(warp, 1, lane)), 0,
-                       word(InverseBlocks::own_place(warp, 3, lane)));
+  row.own = make_uint4(word(warp, 0), word(warp, 1), 0, word(warp, InverseBlocks::own_line(warp, 3)));
   if (warp > 0) {
-    const int left = InverseBlocks::left_place(warp, 0, lane);
-    row.left = make_uint4(word(left), word(left + 32), word(left + 128), word(left + 160));
+    const auto left = [&](int n) { return word(warp - 1, InverseBlocks::left_line(n)); };
+    row.left = make_uint4(left(0), left(1), left(2), left(3));
   }
   return row;
 }
@@ -219,55 +226,6 @@ __device__ __forceinline__ void transform_values(const InverseRow& row, unsigned
   fence_engines();
 }
 
-/// Q K^T of two chunks' tiles: 8 products.
-__device__ __forceinline__ void multiply_keys(float (&d)[32], const unsigned char* q, const unsigned char* k) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const std::uint32_t at = i / 4 * kTileBytes + i % 4 * 32;
-    multiply_64x64(d, operand(shared_address(q) + at), operand(shared_address(k) + at), i > 0);
-  }
-}
-
-/// A of a chunk with itself: scale <q_i, k_j> 2^(g_i - g_j), j <= i.
-__device__ __forceinline__ void weigh_own(const float (&qk)[32], const float* g, float scale, int warp, int lane,
-                                          std::uint32_t (&a)[4][4]) {
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const int s = 8 * j + 2 * (lane % 4);
-    const float2 g_s = *reinterpret_cast<const float2*>(g + s);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int t = 16 * warp + lane / 4 + 8 * r;
-      std::uint32_t pair = 0;
-      if (8 * j < 16 * warp + 16) {  // else above the diagonal for all rows of this warp
-        const float g_t = g[t];
-        const float first = s <= t ? scale * qk[4 * j + 2 * r] * exp2_fast(fminf(g_t - g_s.x, 0.0f)) : 0.0f;
-        const float second = s + 1 <= t ? scale * qk[4 * j + 2 * r + 1] * exp2_fast(fminf(g_t - g_s.y, 0.0f)) : 0.0f;
-        pair = pack_bf16(first, second);
-      }
-      a[j / 2][j % 2 * 2 + r] = pair;
-    }
-  }
-}
-
-/// A of the odd chunk with the even one: rows scaled by 2^(g of the odd chunk), columns by 2^(gamma - g) of the even
-/// one.
-__device__ __forceinline__ void weigh_cross(const float (&qk)[32], const float* even, const float* odd, float scale,
-                                            int warp, int lane, std::uint32_t (&a)[4][4]) {
-  const float gamma = even[kChunk - 1];
-  float row[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) row[r] = scale * exp2_fast(odd[16 * warp + lane / 4 + 8 * r]);
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const float2 g = *reinterpret_cast<const float2*>(even + 8 * j + 2 * (lane % 4));
-    const float first = exp2_fast(gamma - g.x), second = exp2_fast(gamma - g.y);
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      a[j / 2][j % 2 * 2 + r] = pack_bf16(row[r] * first * qk[4 * j + 2 * r], row[r] * second * qk[4 * j + 2 * r + 1]);
-  }
-}
-
 __device__ __forceinline__ void multiply_deltas(float (&o)[64], const std::uint32_t (&a)[4][4],
                                                 const unsigned char* u) {
 #pragma unroll
@@ -296,6 +254,51 @@ __device__ __forceinline__ void store_outputs(const SparsePrefillArgs& a, const 
   }
 }
 
+/// Outputs of one head and chunk from the state, the scores and the tiles of U'.
+template <int kOdd, bool kMild>
+__device__ __forceinline__ void form_outputs(const SparsePrefillArgs& a, OutputShared& shared, int stage,
+                                             const unsigned char* q, const float (&own)[32], const float (&cross)[32],
+                                             float (&o)[64], int warp, int lane) {
+  const unsigned char *even_v = shared.v[stage], *v = even_v + 2 * kOdd * kTileBytes;
+  const float *even_g = shared.decay[stage][0], *g = shared.decay[stage][kOdd];
+  products_begin();
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    multiply_64x128(o, operand(shared_address(q) + i / 4 * kTileBytes + i % 4 * 32),
+                    operand(shared_address(shared.s[stage]) + i / 4 * 2 * kTileBytes + i % 4 * 32), i > 0);
+  }
+  products_commit();
+  std::uint32_t weights[4][4], cross_weights[4][4];
+  weigh_own<kMild>(own, g, a.scale, warp, lane, weights);
+  if (kOdd) weigh_cross(cross, g, a.scale, warp, lane, cross_weights);
+  float factor[2];
+  const float since = shared.gap[stage] + (kOdd ? even_g[kChunk - 1] : 0.0f);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) factor[r] = a.scale * exp2_fast(g[16 * warp + lane / 4 + 8 * r] + since);
+  if (kOdd) {
+    pair_wait(kEvenReady);
+  } else {
+    pair_arrive(kEvenReady);
+    warpgroup_barrier(kEvenOnly);
+  }
+  products_wait<0>();
+  pin(o);
+#pragma unroll
+  for (int i = 0; i < 64; ++i) o[i] *= factor[i / 2 % 2];
+  pin(o);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    pin(weights[i]);
+    if (kOdd) pin(cross_weights[i]);
+  }
+  products_begin();
+  if (kOdd) multiply_deltas(o, cross_weights, even_v);
+  multiply_deltas(o, weights, v);
+  products_commit();
+  products_wait<0>();
+  pin(o);
+}
+
 /// The even (kOdd = 0) or odd chunk of every item that this block takes. Where there is no odd one, its warpgroup
 /// multiplies what
 /// lies in the tiles and stores nothing.
@@ -308,11 +311,13 @@ __device__ __forceinline__ void run_chunks(const SparsePrefillArgs& a, OutputSha
     barrier_wait(shared_address(&shared.q_full[side]), parity);
     const OutputItem item = shared.items[side];
     if (item.head < 0) return;
-    const int count = item.counts[kOdd], chunk = item.chunk + kOdd;
+    const int count = item.counts[kOdd];
+    const ChunkRows rows = {item.row + kOdd * kChunk, count};
     const bool has_chunk = count > 0;
+    const InverseLines lines = inverse_lines(a, item.sequence, rows, item.head);
     const unsigned char* q = shared.q[side] + 2 * kOdd * kTileBytes;
     InverseRow inverse = {};
-    if (has_chunk && !item.is_event[kOdd]) inverse = load_inverse(a, chunk, item.head, warp, lane);
+    if (has_chunk && !item.is_event[kOdd]) inverse = load_inverse(lines, 0, warp, lane);
     barrier_wait(shared_address(&shared.k_full), turn & 1);
     float own[32], cross[32];
     products_begin();
@@ -325,11 +330,10 @@ __device__ __forceinline__ void run_chunks(const SparsePrefillArgs& a, OutputSha
     warp_arrive(shared_address(&shared.k_empty), lane);
     for (int h = 0; h < per; ++h) {
       const int head = item.head + h;
-      unsigned char* even_v = shared.v[stage];
-      unsigned char* v = even_v + 2 * kOdd * kTileBytes;
-      const float *even_g = shared.decay[stage][0], *g = shared.decay[stage][kOdd];
+      unsigned char* v = shared.v[stage] + 2 * kOdd * kTileBytes;
+      const float* g = shared.decay[stage][kOdd];
       const InverseRow now = inverse;
-      if (has_chunk && !item.is_event[kOdd] && h + 1 < per) inverse = load_inverse(a, chunk, head + 1, warp, lane);
+      if (has_chunk && !item.is_event[kOdd] && h + 1 < per) inverse = load_inverse(lines, h + 1, warp, lane);
       barrier_wait(shared_address(&shared.v_full[stage]), stage_parity);
       float o[64];
       if (has_chunk && count < kChunk) {
@@ -338,49 +342,18 @@ __device__ __forceinline__ void run_chunks(const SparsePrefillArgs& a, OutputSha
         warpgroup_barrier(kOnly);
       }
       if (has_chunk && !item.is_event[kOdd]) transform_values(now, v, o, kOnly, warp, lane);
-      products_begin();
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        multiply_64x128(o, operand(shared_address(q) + i / 4 * kTileBytes + i % 4 * 32),
-                        operand(shared_address(shared.s[stage]) + i / 4 * 2 * kTileBytes + i % 4 * 32), i > 0);
-      }
-      products_commit();
-      std::uint32_t weights[4][4], cross_weights[4][4];
-      weigh_own(own, g, a.scale, warp, lane, weights);
-      if (kOdd) weigh_cross(cross, even_g, g, a.scale, warp, lane, cross_weights);
-      float factor[2];
-      const float since = shared.gap[stage] + (kOdd ? even_g[kChunk - 1] : 0.0f);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) factor[r] = a.scale * exp2_fast(g[16 * warp + lane / 4 + 8 * r] + since);
-      if (kOdd) {
-        pair_wait(kEvenReady);
+      if (g[kChunk - 1] >= kLeastWeight) {
+        form_outputs<kOdd, true>(a, shared, stage, q, own, cross, o, warp, lane);
       } else {
-        pair_arrive(kEvenReady);
-        warpgroup_barrier(kOnly);
+        form_outputs<kOdd, false>(a, shared, stage, q, own, cross, o, warp, lane);
       }
-      products_wait<0>();
-      pin(o);
-#pragma unroll
-      for (int i = 0; i < 64; ++i) o[i] *= factor[i / 2 % 2];
-      pin(o);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        pin(weights[i]);
-        if (kOdd) pin(cross_weights[i]);
-      }
-      products_begin();
-      if (kOdd) multiply_deltas(o, cross_weights, even_v);
-      multiply_deltas(o, weights, v);
-      products_commit();
-      products_wait<0>();
-      pin(o);
       if (kOdd) {  // nobody reads the tiles of U' any more
         pair_arrive(kCrossDone);
         warpgroup_barrier(kOnly);
       } else {
         pair_wait(kCrossDone);
       }
-      if (has_chunk) store_outputs(a, o, v, item.row + kOdd * kChunk, count, head, warp, lane);
+      if (has_chunk) store_outputs(a, o, v, rows.first, count, head, warp, lane);
       fence_engines();
       warp_arrive(shared_address(&shared.v_empty[stage]), lane);
       stage ^= 1;

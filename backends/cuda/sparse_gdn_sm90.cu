@@ -1,9 +1,9 @@
 // sparse_gdn on sm_90: stages 1, 3 and 4 of SparseGDN on tensor cores, the shared selector between them.
-//   intra    every chunk at once: T' = M^-1 diag(beta) in 7 blocks, decays, scores
+//   intra    every chunk at once: T' = diag(2^e) M^-1 diag(beta) in 7 blocks, decays, scores
 //   select   the small kernels of the shared source
 //   events   the walks over the kept chunks, U' in the rows of the outputs, the states that outputs read
 //   outputs  starts once every walk has started, and follows them
-// Scratch: T' (3.5 KB a chunk and value head) and states, bounded by the most that any choice of tiers can keep.
+// Scratch: states, bounded by the most that any choice of tiers can keep. T' lies in the rows of the outputs.
 // Takes bf16, K = V = 128, HV / HK <= 4, 16-byte aligned rows, the 7-block inverse; the rest, and calls that trace, go
 // to the shared operator.
 #include "backends/cuda/cuda_overrides.h"
@@ -29,7 +29,8 @@ bool takes(const SparseGdnArgs& a) {
   const DeltaRuleArgs& d = a.delta;
   return d.dtype == DType::kBF16 && d.key_dim == kDim && d.value_dim == kDim && d.key_heads > 0 &&
          d.value_heads % d.key_heads == 0 && d.value_heads / d.key_heads <= kMaxHeadsPerKey && !a.full_inverse &&
-         !a.trace && is_aligned(d.q) && is_aligned(d.k) && is_aligned(d.v) && is_aligned(d.out);
+         !a.trace && is_aligned(d.q) && is_aligned(d.k) && is_aligned(d.v) && is_aligned(d.out) &&
+         d.out.stride <= kMaxOutStride;
 }
 
 /// True when every device of this process is of major version 9.
@@ -46,47 +47,60 @@ bool has_only_sm90() {
   return is_so;
 }
 
-/// Places for states that a sequence of C chunks can need: an entry state a pair of a high row, one an event of others,
-/// and the
-/// initial ones. The largest share of any choice of tiers is in hundredths of chunks.
-std::int64_t snapshot_places(const SparseGdnArgs& a, std::int64_t chunks, std::int64_t sequences) {
+/// Calls visit(high, medium) for choices of tiers of which one keeps the most states.
+template <class Visit>
+void for_each_choice(const SparseGdnArgs& a, const Visit& visit) {
   const int n = a.delta.key_heads;
-  std::int64_t hundredths = 0;
-  const auto consider = [&](int high, int medium) {
-    const std::int64_t share = 50LL * high + 30LL * medium + 8LL * (n - high - medium);
-    hundredths = share > hundredths ? share : hundredths;
-  };
   if (a.policy == SparsePolicy::kAll || a.policy == SparsePolicy::kGiven) {
-    consider(n, 0);
+    visit(n, 0);
   } else if (a.policy == SparsePolicy::kFixed) {
     const int high = static_cast<int>(round_half_even(3LL * n, 16)),
               medium = static_cast<int>(round_half_even(4LL * n, 16));
-    consider(high < 1 ? 1 : high, medium < n - 1 ? medium : n - 1);
+    visit(high < 1 ? 1 : high, medium < n - 1 ? medium : n - 1);
   } else {
     for (int high = 1; high <= most_high(n); ++high) {
       const int most = medium_centre(n, high) + 1;
-      consider(high, most < 1 ? 0 : most < n - high ? most : n - high);
+      visit(high, most < 1 ? 0 : most < n - high ? most : n - high);
     }
   }
-  return hundredths * chunks / 100 + sequences * (3LL * n + 2);
+}
+
+/// Places for states that sequences of so many chunks together can need: an entry state a pair of a high row, one an
+/// event of others, and the initial ones. Of one sequence what the choices of tiers can take; of several, which may
+/// split the chunks in any way, the largest share of a choice, in hundredths of chunks.
+std::int64_t snapshot_places(const SparseGdnArgs& a, std::int64_t chunks, std::int64_t sequences) {
+  const int n = a.delta.key_heads, count = static_cast<int>(chunks);
+  const bool may_keep_all = a.policy == SparsePolicy::kAll || a.policy == SparsePolicy::kGiven;
+  std::int64_t most = 0, hundredths = 0;
+  for_each_choice(a, [&](int high, int medium) {
+    const int rows[3] = {n - high - medium, medium, high};
+    std::int64_t places = 0;
+    for (int tier = 0; tier < 3; ++tier)
+      places += std::int64_t{rows[tier]} * snapshot_room(may_keep_all ? count : keep_count(count, tier), count);
+    const std::int64_t share = 50LL * rows[2] + 30LL * rows[1] + 8LL * rows[0];
+    most = places > most ? places : most;
+    hundredths = share > hundredths ? share : hundredths;
+  });
+  return sequences == 1 ? most : hundredths * chunks / 100 + sequences * (3LL * n + 2);
 }
 
 SparseWork carve(const SparseGdnArgs& a, SparseSelection* selection, ScratchLayout& layout) {
   const DeltaRuleArgs& d = a.delta;
   const auto sequences =
       static_cast<std::size_t>(d.batch.sequence_count < kSelectSequences ? d.batch.sequence_count : kSelectSequences);
-  const std::size_t chunks = static_cast<std::size_t>(d.batch.token_count) / kChunk + sequences,
+  const std::size_t chunks = (static_cast<std::size_t>(d.batch.token_count) + sequences * (kChunk - 1)) / kChunk,
                     cells = chunks * static_cast<std::size_t>(d.value_heads);
   const auto places = static_cast<std::size_t>(
       snapshot_places(a, static_cast<std::int64_t>(chunks), static_cast<std::int64_t>(sequences)));
   *selection = carve_sparse_selection(d.key_heads, d.value_heads, static_cast<int>(sequences), chunks, layout);
   SparseWork work;
-  work.inverse = layout.take<InverseBlocks>(cells);
+  const std::size_t heads = sequences * static_cast<std::size_t>(d.value_heads);
+  work.short_inverse = layout.take<InverseBlocks>(heads);
   work.decay = layout.take<float>(cells * kChunk);
   work.snapshots =
       layout.take<unsigned char>(places * static_cast<std::size_t>(d.value_heads / d.key_heads) * kSnapshotBytes);
-  work.progress = layout.take<int>(sequences * static_cast<std::size_t>(d.value_heads) * 4 + 1);
-  work.next_item = work.progress + sequences * static_cast<std::size_t>(d.value_heads) * 4;
+  work.progress = layout.take<int>(heads * 4 + 1);
+  work.next_item = work.progress + heads * 4;
   return work;
 }
 
@@ -142,13 +156,25 @@ void launch_events(const Launcher& launcher, const SparsePrefillArgs& args) {
            args);
 }
 
+/// Blocks of outputs: enough to keep up with the walks. Beyond three quarters of the multiprocessors more of them would
+/// only take memory's time from the walks.
+int count_output_blocks(const SparsePrefillArgs& args, int processors) {
+  const int items = args.item_begin[args.select.sequence_count];
+  int pairs = 1;
+  for (int b = 0; b < args.select.sequence_count; ++b)
+    pairs = args.select.pair_count(b) > pairs ? args.select.pair_count(b) : pairs;
+  const std::int64_t enough = std::int64_t{kOutputBlocksPerHead} * args.heads_per_key * items / pairs;
+  const int most = items < processors ? items : processors, least = processors * 3 / 4;
+  if (args.select.policy == SparsePolicy::kGiven || enough > most || least > most) return most;
+  return enough > least ? static_cast<int>(enough) : least;
+}
+
 void launch_outputs(const Launcher& launcher, const SparsePrefillArgs& args) {
-  const int items = args.item_begin[args.select.sequence_count],
-            processors = launcher.device().properties.multiprocessors;
+  const int blocks = count_output_blocks(args, launcher.device().properties.multiprocessors);
   if (launcher.queue().error != kSuccess) return;
   note_error(launcher.queue(), allow_shared_memory(sparse_outputs_kernel, sizeof(OutputShared)), "sparse_gdn");
-  launch_early(sparse_outputs_kernel, dim3(static_cast<unsigned>(items < processors ? items : processors)),
-               dim3(kOutputThreads), sizeof(OutputShared), launcher.stream(), args);
+  launch_early(sparse_outputs_kernel, dim3(static_cast<unsigned>(blocks)), dim3(kOutputThreads), sizeof(OutputShared),
+               launcher.stream(), args);
   note_error(launcher.queue(), last_error(), "sparse_gdn");
 }
 
@@ -160,7 +186,8 @@ bool describe(const SparseGdnArgs& a, void* scratch, SparsePrefillArgs* args) {
       !encode_rows(&args->k, d.k, tokens, d.key_heads * kDim) ||
       !encode_rows(&args->v, d.v, tokens, d.value_heads * kDim) ||
       !encode_rows(&args->v_tail, d.v, tokens, d.value_heads * kDim, 32) ||
-      !encode_rows(&args->out, d.out, tokens, d.value_heads * kDim)) {
+      !encode_rows(&args->out, d.out, tokens, d.value_heads * kDim) ||
+      !encode_plain_rows(&args->inverse, d.out, tokens, d.value_heads * kDim, kInverseLines)) {
     return false;
   }
   ScratchLayout layout(scratch);
@@ -172,7 +199,7 @@ bool describe(const SparseGdnArgs& a, void* scratch, SparsePrefillArgs* args) {
   args->log_decay = d.log_decay, args->beta = d.beta;
   args->out_rows = static_cast<unsigned short*>(d.out.data), args->out_stride = d.out.stride;
   args->scale = d.scale;
-  args->key_heads = d.key_heads, args->value_heads = d.value_heads;
+  args->key_heads = d.key_heads, args->value_heads = d.value_heads, args->heads_per_key = d.value_heads / d.key_heads;
   return true;
 }
 

@@ -100,13 +100,14 @@ SparseGdnArgs make_call(int tokens, std::vector<std::int32_t>* offsets) {
   return call;
 }
 
-/// Median microseconds of what `queue_work` queues.
-template <class Work>
-double median_us(cudaStream_t stream, const Work& queue_work) {
+/// Median microseconds of what `queue_work` queues, each time after what `prepare` queues.
+template <class Prepare, class Work>
+double median_us(cudaStream_t stream, const Prepare& prepare, const Work& queue_work) {
   cudaEvent_t begin, end;
   cudaEventCreate(&begin), cudaEventCreate(&end);
   std::vector<double> times;
   for (int i = 0; i < 12; ++i) {
+    prepare();
     cudaEventRecord(begin, stream);
     queue_work();
     cudaEventRecord(end, stream);
@@ -118,6 +119,12 @@ double median_us(cudaStream_t stream, const Work& queue_work) {
   std::sort(times.begin(), times.end());
   cudaEventDestroy(begin), cudaEventDestroy(end);
   return times[times.size() / 2];
+}
+
+template <class Work>
+double median_us(cudaStream_t stream, const Work& queue_work) {
+  return median_us(
+      stream, [] {}, queue_work);
 }
 
 struct CorrectionArgs {
@@ -155,7 +162,7 @@ __global__ void __launch_bounds__(128) form_corrections_kernel(const __grid_cons
       load_tile(shared_address(memory) + i * kTileBytes, &a.k, group * kDim + 64 * i, chunk * kChunk, full);
   }
   const std::int64_t cell = static_cast<std::int64_t>(chunk) * a.value_heads + head;
-  const InverseRow row = load_inverse(a, chunk, head, warp, lane);
+  const InverseRow row = load_inverse(inverse_lines(a, 0, chunk_rows(a, 0, chunk), head), 0, warp, lane);
   std::uint32_t own[4], left[4] = {0, 0, 0, 0}, words[4][4];
   scale_block(row.own, a.work.decay + cell * kChunk + 16 * warp, lane, own);
   if (warp > 0) scale_block(row.left, a.work.decay + cell * kChunk + 16 * (warp - 1), lane, left);
@@ -235,22 +242,34 @@ class Bench {
     times.together = median_us(stream_, everything);
     times.intra = median_us(stream_, [&] { launch_intra(run, args); });
     times.select = median_us(stream_, [&] { select_sparse_gdn(run, args.select); });
-    times.events = median_us(stream_, [&] { launch_events(run, args); });
+    times.events = time_events(args);
     times.outputs = time_outputs(args);
     finish();
     return times;
   }
+  /// A walk and the outputs overwrite T' of the chunks.
+  void restore_inverses(const SparsePrefillArgs& args) {
+    clear_progress(launcher(), args);
+    launch_intra(launcher(), args);
+  }
+  template <Walk kWalk = kEventRows>
+  double time_events(const SparsePrefillArgs& args) {
+    return median_us(
+        stream_, [&] { restore_inverses(args); }, [&] { launch_events<kWalk>(launcher(), args); });
+  }
   /// After a walk: nothing is waited for.
+  template <Walk kWalk = kEventRows>
   double time_outputs(const SparsePrefillArgs& args) {
-    const Launcher run = launcher();
-    clear_progress(run, args);
-    require(set_async(args.work.progress, 0x7f, static_cast<std::size_t>(kValueHeads) * 4 * sizeof(int), stream_) ==
-                kSuccess,
-            "progress");
-    return median_us(stream_, [&] {
-      run.zero(args.work.next_item, sizeof(int));
-      launch_outputs(run, args);
-    });
+    return median_us(
+        stream_,
+        [&] {
+          restore_inverses(args);
+          launch_events<kWalk>(launcher(), args);
+          require(set_async(args.work.progress, 0x7f, static_cast<std::size_t>(kValueHeads) * 4 * sizeof(int),
+                            stream_) == kSuccess,
+                  "progress");
+        },
+        [&] { launch_outputs(launcher(), args); });
   }
 
   void report() {
@@ -280,20 +299,20 @@ class Bench {
       run(form_corrections_kernel, dim3(static_cast<unsigned>(chunks_), kValueHeads), dim3(128),
           4 * sm90::kTileBytes + 64, w);
     };
+    restore_inverses(sparse);
     const double w_all = median_us(stream_, form);
     w.only_events = 1;
     const double w_events = median_us(stream_, form);
     print("W for all chunks / for events", w_all, w_events, "");
     const double sum = kept.intra + kept.events + kept.outputs;
     print("deferred W, of intra + H + O", sum + w_all, sum, "paper 1.336; the walk never forms W");
-    print("CSR rows, of H", median_us(stream_, [&] { launch_events<kVisitAllChunks>(run, sparse); }), kept.events,
-          "paper 1.149");
+    print("CSR rows, of H", time_events<kVisitAllChunks>(sparse), kept.events, "paper 1.149");
     SparsePrefillArgs loose = sparse;
     run(place_all_states_kernel, dim3(1), dim3(32), 0, loose.select);
-    const double all_states = median_us(stream_, [&] { launch_events<kStoreAllStates>(run, loose); });
+    const double all_states = time_events<kStoreAllStates>(loose);
     print("compact states, of H", all_states, kept.events, "paper 1.398");
     run(unmap_states_kernel, dim3(static_cast<unsigned>(chunks_)), dim3(32), 0, loose.select);
-    const double unmapped = time_outputs(loose);
+    const double unmapped = time_outputs<kStoreAllStates>(loose);
     print("mapped O, of O", unmapped, kept.outputs, "paper 1.239");
     print("compact and mapped, of I + H + O", kept.intra + all_states + unmapped, sum, "paper 1.226");
     finish();
