@@ -14,6 +14,7 @@
 #include "backends/cuda/gdn_heads_sm90.cuh"
 #include "backends/cuda/gdn_intra_sm90.cuh"
 #include "backends/cuda/gdn_scan_sm90.cuh"
+#include "backends/cuda/sm90_devices.h"
 #include "backends/cuda/tensor_map.h"
 #include "backends/gpu/gpu_launch.h"
 #include "backends/interface/scratch_layout.h"
@@ -53,11 +54,13 @@ GdnWorkspace carve(const DeltaRuleArgs& a, ScratchLayout& layout) {
   return work;
 }
 
-std::size_t scratch_bytes(const DeltaRuleArgs& a) {
-  if (!is_prefill(a)) return 0;
+/// Of the operator that takes the call: where other devices are as well, of either. Pointers are known by their
+/// alignment when a call is planned.
+std::size_t scratch_bytes(const DeltaRuleArgs& a, const Op<DeltaRuleArgs>& shared) {
+  if (!is_prefill(a) || !takes_pointers(a)) return shared.scratch_bytes(a);
   ScratchLayout layout(nullptr);
   carve(a, layout);
-  return layout.size_bytes();
+  return has_only_sm90() ? layout.size_bytes() : std::max(layout.size_bytes(), shared.scratch_bytes(a));
 }
 
 Error launch_scan(const Launcher& launcher, const GdnPrefillArgs& args, int blocks) {
@@ -198,11 +201,7 @@ void run_decode(BackendQueue* queue, const DeltaRuleArgs& a) {
 
 template <Op<DeltaRuleArgs>* kShared>
 Op<DeltaRuleArgs> chunked() {
-  return {kShared->unsupported_reason,
-          [](const DeltaRuleArgs& a) {
-            const std::size_t shared = kShared->scratch_bytes(a), ours = scratch_bytes(a);
-            return shared > ours ? shared : ours;
-          },
+  return {kShared->unsupported_reason, [](const DeltaRuleArgs& a) { return scratch_bytes(a, *kShared); },
           [](BackendQueue* queue, const DeltaRuleArgs& a, void* scratch) {
             const bool is_sm90 = queue_of(queue).device->properties.major == 9;
             if (is_sm90 && is_prefill(a) && takes_pointers(a)) {

@@ -212,16 +212,24 @@ __device__ __forceinline__ int* walk_progress(const SparsePrefillArgs& a, const 
          ((static_cast<std::int64_t>(place.sequence) * a.value_heads + place.head) * 2 + place.half) * 2 + kind;
 }
 
-/// Tells warp 8 what is stored.
+/// Tells warp 8 what is stored. racecheck takes loads that acquire for races: it is given exchanges.
+#ifdef CAIRN_FOR_RACECHECK
+#define CAIRN_STORE_RELEASE "{\n.reg .b32 old;\natom.release.cta.shared::cta.exch.b32 old, [%0], %1;\n}"
+#define CAIRN_LOAD_ACQUIRE "atom.acquire.cta.shared::cta.or.b32 %0, [%1], 0;"
+#else
+#define CAIRN_STORE_RELEASE "st.release.cta.shared::cta.s32 [%0], %1;"
+#define CAIRN_LOAD_ACQUIRE "ld.acquire.cta.shared::cta.s32 %0, [%1];"
+#endif
 __device__ __forceinline__ void note_stored(int* stored, int count, bool is_all) {
-  asm volatile("st.release.cta.shared::cta.s32 [%0], %1;" ::"r"(shared_address(stored)), "r"(2 * count + is_all)
-               : "memory");
+  asm volatile(CAIRN_STORE_RELEASE ::"r"(shared_address(stored)), "r"(2 * count + is_all) : "memory");
 }
 __device__ __forceinline__ int read_stored(const int* stored) {
   int value;
-  asm volatile("ld.acquire.cta.shared::cta.s32 %0, [%1];" : "=r"(value) : "r"(shared_address(stored)) : "memory");
+  asm volatile(CAIRN_LOAD_ACQUIRE : "=r"(value) : "r"(shared_address(stored)) : "memory");
   return value;
 }
+#undef CAIRN_STORE_RELEASE
+#undef CAIRN_LOAD_ACQUIRE
 
 /// U' of every event. A tile is free once the next event's store has been queued and its own has been read. What is
 /// published lies kPublishBehind events back: those are written already.

@@ -68,31 +68,25 @@ struct EventOperands {
   static __device__ __forceinline__ EventOperands of(const EventStage& stage) {
     return {(shared_address(stage.k) & 0x3FFFF) >> 4};
   }
-  static __device__ __forceinline__ std::uint64_t at(std::uint32_t low, std::uint32_t high) {
-    std::uint64_t operand;
-    asm("mov.b64 %0, {%1, %2};" : "=l"(operand) : "r"(low), "r"(high));
-    return operand;
-  }
   /// All tokens, columns 16 i to 16 i + 15.
   __device__ __forceinline__ std::uint64_t keys(int i) const {
-    return at(place + ((1u << 16) + (i / 4 * kTileBytes + i % 4 * 32) / 16), kSwizzled);
+    return operand_at(place + ((1u << 16) + (i / 4 * kTileBytes + i % 4 * 32) / 16), kRowsOf128);
   }
   /// Tokens 16 i to 16 i + 15, all columns.
   __device__ __forceinline__ std::uint64_t transposed_keys(int i) const {
-    return at(place + ((kTileBytes / 16 << 16) + 2048 * i / 16), kSwizzled);
+    return operand_at(place + ((kTileBytes / 16 << 16) + 2048 * i / 16), kRowsOf128);
   }
   /// Of T', or of the scaled one: columns 16 i to 16 i + 15, matrices of 8 x 8, 128 bytes each, those of the next 8
   /// rows after them.
   template <int kScaled>
   __device__ __forceinline__ std::uint64_t inverse(int i) const {
     constexpr int kFirst = (kScaled ? offsetof(EventStage, scaled) : offsetof(EventStage, inverse));
-    return at(place + ((i < 3 ? 512 / 16 << 16 : 256 / 16 << 16) + (kFirst + 1024 * i) / 16), 128 / 16);
+    return operand_at(place + ((i < 3 ? 512 / 16 << 16 : 256 / 16 << 16) + (kFirst + 1024 * i) / 16), 128 / 16);
   }
   /// V: tokens 16 i to 16 i + 15, all columns.
   __device__ __forceinline__ std::uint64_t values(int i) const {
-    return at(place + ((kTileBytes / 16 << 16) + (offsetof(EventStage, v) + 2048 * i) / 16), kSwizzled);
+    return operand_at(place + ((kTileBytes / 16 << 16) + (offsetof(EventStage, v) + 2048 * i) / 16), kRowsOf128);
   }
-  static constexpr std::uint32_t kSwizzled = 1u << 30 | 64;
 };
 
 /// (K S)^T: 8 products, committed.

@@ -7,6 +7,7 @@
 // Takes bf16, K = V = 128, HV / HK <= 4, 16-byte aligned rows, the 7-block inverse; the rest, and calls that trace, go
 // to the shared operator.
 #include "backends/cuda/cuda_overrides.h"
+#include "backends/cuda/sm90_devices.h"
 #include "backends/cuda/sparse_gdn_events_sm90.cuh"
 #include "backends/cuda/sparse_gdn_intra_sm90.cuh"
 #include "backends/cuda/sparse_gdn_outputs_sm90.cuh"
@@ -31,20 +32,6 @@ bool takes(const SparseGdnArgs& a) {
          d.value_heads % d.key_heads == 0 && d.value_heads / d.key_heads <= kMaxHeadsPerKey && !a.full_inverse &&
          !a.trace && is_aligned(d.q) && is_aligned(d.k) && is_aligned(d.v) && is_aligned(d.out) &&
          d.out.stride <= kMaxOutStride;
-}
-
-/// True when every device of this process is of major version 9.
-bool has_only_sm90() {
-  static const bool is_so = [] {
-    int count = 0;
-    if (count_devices(&count) != kSuccess) return false;
-    for (int i = 0; i < count; ++i) {
-      DeviceProperties properties;
-      if (read_properties(i, &properties) != kSuccess || properties.major != 9) return false;
-    }
-    return count > 0;
-  }();
-  return is_so;
 }
 
 /// Calls visit(high, medium) for choices of tiers of which one keeps the most states.
