@@ -16,6 +16,7 @@ struct DeltaSpec {
   bool harsh = false;
   bool is_aligned = false;     ///< rows as a runtime's
   bool wants_residual = true;
+  bool forgets = false;  ///< chunks of 64 decay by 2^-90 to 2^-115, where chunked forms change their ways
 };
 
 struct DeltaInputs {
@@ -33,7 +34,9 @@ std::shared_ptr<DeltaInputs> make_inputs(const DeltaSpec& s, Rule rule) {
   in->q = unit_field(random, s.lengths, s.HK, s.K);
   in->k = unit_field(random, s.lengths, s.HK, s.K);
   in->v = normal_field(random, s.lengths, s.HV * s.V);
-  in->decay = decay_field(random, s.lengths, rule == Rule::kGdn ? s.HV : s.HV * s.K, s.harsh);
+  const std::int32_t decays = rule == Rule::kGdn ? s.HV : s.HV * s.K;
+  in->decay = s.forgets ? uniform_field(random, s.lengths, decays, -1.8, -0.4)
+                        : decay_field(random, s.lengths, decays, s.harsh);
   in->beta = uniform_field(random, s.lengths, s.HV, 0, 1);
   in->erase = uniform_field(random, s.lengths, s.HV * s.K, 0, 1);
   in->write = uniform_field(random, s.lengths, s.HV * s.V, 0, 1);
@@ -121,6 +124,7 @@ std::vector<OpCase> cases(Rule rule) {
       {"aligned, K 64, V 72, no residual", 2, 4, 64, 72, {1, 200, 0, 64}, false, true, false},
       {"odd dims, K 97, V 33", 1, 2, 97, 33, {67, 1}},
       {"K 160, V 40", 1, 1, 160, 40, {70}},
+      {"forgets within a chunk, K 128, V 128", 2, 4, 128, 128, {200, 64, 1, 65}, false, true, false, true},
   };
   if (rule == Rule::kDeltaNet || rule == Rule::kGdn) {
     // Enough states for the forms that the cuda backend has for batches: 70 and 64.

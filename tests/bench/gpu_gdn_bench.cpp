@@ -317,8 +317,9 @@ int main(int argc, char** argv) {
     check_case("gdn ragged", ops.gdn, small, {0, 1, 63, 64, 65, 500, 2, 0}, Gates::kModel, Phase::kPrefill, all_heads(4));
     check_case("gdn ragged harsh", ops.gdn, ungrouped, {0, 1, 63, 64, 65, 500, 2, 0}, Gates::kHarsh, Phase::kPrefill, all_heads(3));
     check_case("gdn three heads a key", ops.gdn, wide, {1000, 1, 200}, Gates::kModel, Phase::kPrefill, all_heads(3));
-    check_case("gdn 16/32, 4096", ops.gdn, qwen, {4096}, Gates::kModel, Phase::kPrefill, {0, 1, 17, 31});
-    check_case("gdn 16/32, 3 sequences", ops.gdn, qwen, {1000, 2000, 777}, Gates::kModel, Phase::kPrefill, {0, 1, 17, 31});
+    check_case("gdn 16/32, 4096", ops.gdn, qwen, {4096}, Gates::kModel, Phase::kPrefill, {0, 5, 24, 31});
+    // Heads 5 and 24 forget fastest: by 2^-84 and 2^-97 a chunk.
+    check_case("gdn 16/32, 3 sequences", ops.gdn, qwen, {1000, 2000, 777}, Gates::kModel, Phase::kPrefill, {0, 5, 24, 31});
     check_case("gdn no decay, 2048", ops.gdn, qwen, {2048}, Gates::kNone, Phase::kPrefill, {0, 13, 31});
     check_bits(ops.gdn, qwen);
     check_case("gdn decode", ops.gdn, qwen, std::vector<int>(5, 1), Gates::kModel, Phase::kDecode, all_heads(32));
