@@ -17,6 +17,7 @@
 #include "backends/cuda/sm90_devices.h"
 #include "backends/cuda/tensor_map.h"
 #include "backends/gpu/gpu_launch.h"
+#include "backends/gpu/kernels/any_element.cuh"
 #include "backends/interface/scratch_layout.h"
 
 namespace cairn::gpu {
@@ -28,10 +29,6 @@ Op<DeltaRuleArgs> shared_gdn, shared_delta_net;
 // States of a decode: below the first size the launch is what costs, up to the second they stay in the L2 of 50 MB.
 constexpr std::size_t kAheadBytes = std::size_t{4} << 20, kOnceBytes = std::size_t{40} << 20;
 
-bool is_aligned(const ConstRows& rows) {
-  return reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.stride % 8 == 0;
-}
-
 /// The shapes that these kernels take.
 bool takes_shape(const DeltaRuleArgs& a) {
   return a.dtype == DType::kBF16 && a.key_dim == kDim && a.value_dim == kDim && a.key_heads > 0 &&
@@ -40,7 +37,7 @@ bool takes_shape(const DeltaRuleArgs& a) {
 /// The scale is in the exponents of scores.
 bool is_prefill(const DeltaRuleArgs& a) { return a.phase == Phase::kPrefill && takes_shape(a) && a.scale > 0; }
 bool takes_pointers(const DeltaRuleArgs& a) {
-  return !a.residual.data && is_aligned(a.q) && is_aligned(a.k) && is_aligned(a.v) && is_aligned(a.out);
+  return !a.residual.data && is_in_eights(a.q) && is_in_eights(a.k) && is_in_eights(a.v) && is_in_eights(a.out);
 }
 
 GdnWorkspace carve(const DeltaRuleArgs& a, ScratchLayout& layout) {

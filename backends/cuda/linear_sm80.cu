@@ -11,14 +11,10 @@ namespace {
 
 Op<LinearArgs> shared_linear;
 
-bool is_aligned(const void* pointer, std::int64_t stride) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0 && stride % 8 == 0;
-}
-
 bool takes(const LinearArgs& args) {
   const LinearWeight& weight = *args.weight;
   return args.dtype == DType::kBF16 && weight.dtype == DType::kBF16 && weight.in_dim % 8 == 0 &&
-         is_aligned(args.in.data, args.in.stride) && is_aligned(weight.data, weight.in_dim);
+         is_in_eights(args.in) && is_in_eights(weight.data, weight.in_dim);
 }
 
 unsigned blocks(int count, int each) { return static_cast<unsigned>((count + each - 1) / each); }

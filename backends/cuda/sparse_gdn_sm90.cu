@@ -12,6 +12,7 @@
 #include "backends/cuda/sparse_gdn_intra_sm90.cuh"
 #include "backends/cuda/sparse_gdn_outputs_sm90.cuh"
 #include "backends/cuda/tensor_map.h"
+#include "backends/gpu/kernels/any_element.cuh"
 #include "backends/gpu/sparse_gdn_select_gpu.h"
 
 namespace cairn::gpu {
@@ -21,16 +22,12 @@ using namespace sm90::sparse;
 
 Op<SparseGdnArgs> shared_sparse_gdn;
 
-bool is_aligned(const ConstRows& rows) {
-  return reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.stride % 8 == 0;
-}
-
 /// What these kernels take: known when the scratch is planned.
 bool takes(const SparseGdnArgs& a) {
   const DeltaRuleArgs& d = a.delta;
   return d.dtype == DType::kBF16 && d.key_dim == kDim && d.value_dim == kDim && d.key_heads > 0 &&
          d.value_heads % d.key_heads == 0 && d.value_heads / d.key_heads <= kMaxHeadsPerKey && !a.full_inverse &&
-         !a.trace && is_aligned(d.q) && is_aligned(d.k) && is_aligned(d.v) && is_aligned(d.out) &&
+         !a.trace && is_in_eights(d.q) && is_in_eights(d.k) && is_in_eights(d.v) && is_in_eights(d.out) &&
          d.out.stride <= kMaxOutStride;
 }
 
