@@ -13,7 +13,7 @@ namespace {
 using ull = unsigned long long;
 
 constexpr std::uint64_t kFirstRoomBytes = std::uint64_t{1} << 20;
-constexpr std::size_t kTotalBytesAt = 48;  // in the preamble
+constexpr std::size_t kTotalBytesAt = 48;  // in the preamble; little-endian, as every machine that this runs on
 
 }  // namespace
 
@@ -60,8 +60,7 @@ Result<std::shared_ptr<ContainerStream>> ContainerStream::open(ReadFunction func
   const std::byte* preamble = store->buffer.data();
   std::uint64_t declared = store->given_bytes;
   if (status.ok() && std::memcmp(preamble, kContainerMagic.data(), kContainerMagic.size()) == 0) {
-    std::memcpy(&declared, preamble + kTotalBytesAt,
-                sizeof declared);  // little-endian, as every machine that this runs on
+    std::memcpy(&declared, preamble + kTotalBytesAt, sizeof declared);
   }
   store->total_bytes = std::max(declared, store->given_bytes);
   return std::shared_ptr<ContainerStream>(new ContainerStream(std::move(store)));
