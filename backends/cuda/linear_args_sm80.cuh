@@ -19,8 +19,16 @@ struct LinearBf16Args {
 /// Of a call whose rows and weight are bf16.
 inline LinearBf16Args kernel_args_of(const LinearArgs& args) {
   const LinearWeight& weight = *args.weight;
-  return {static_cast<const std::uint16_t*>(args.in.data), static_cast<const std::uint16_t*>(weight.data), weight.bias,
-          args.out.data, args.in.stride, args.out.stride, args.token_count, weight.out_dim, weight.in_dim, args.accumulate,
+  return {static_cast<const std::uint16_t*>(args.in.data),
+          static_cast<const std::uint16_t*>(weight.data),
+          weight.bias,
+          args.out.data,
+          args.in.stride,
+          args.out.stride,
+          args.token_count,
+          weight.out_dim,
+          weight.in_dim,
+          args.accumulate,
           args.out_dtype == DType::kF32};
 }
 
