@@ -88,14 +88,8 @@ struct HeadsOperands {
   __device__ __forceinline__ std::uint64_t transposed_keys(int i) const {
     return operand_at(place + ((2 * kTileBytes / 16 << 16) + 2048 * i / 16), kRowsOf128);
   }
-  /// Rows 32 to 63 of columns 16 i to 16 i + 15 of T'.
-  __device__ __forceinline__ std::uint64_t lower_inverse(int i) const {
-    return operand_at(place + ((1u << 16) + (offsetof(HeadsStage, inverse) + (i + 1) % 4 * 1024) / 16), kRowsOf32);
-  }
-  /// Rows 0 to 31, i < 2.
-  __device__ __forceinline__ std::uint64_t upper_inverse(int i) const {
-    return operand_at(place + ((1u << 16) + (offsetof(HeadsStage, inverse) + 4096 + i * 1024) / 16), kRowsOf32);
-  }
+  /// T', for lower_columns and upper_columns.
+  __device__ __forceinline__ std::uint32_t inverse() const { return place + offsetof(HeadsStage, inverse) / 16; }
 };
 /// Columns 16 i to 16 i + 15 of a tile.
 __device__ __forceinline__ std::uint64_t tile_columns(const unsigned char* tile, int i) {

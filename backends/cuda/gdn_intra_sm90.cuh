@@ -22,7 +22,12 @@
 //             ldmatrix, even work for all warps: 680 instructions of a warp an item in place of 1,050, and 147 us where
 //             this took 135: more of the shared memory. Keys loaded to leave the cache first: 146. A warp does a whole
 //             head (products by mma, inverse in registers, no barriers, 10 warps, half the instructions): right,
-//             predicted 0.18 ms, measured 0.53 beside 0.374
+//             predicted 0.18 ms, measured 0.53 beside 0.374.
+//             A warp does its 16 rows of both heads, -M in the registers of the products, tiles of C^T handed on: a
+//             quarter less of the shared memory, the same errors against f64; predicted 125 where this takes 150 (chip
+//             warm), measured 160 to 180, and alone beside the scan a turn of 2.5 to 6 us for 2. 1,450 instructions of
+//             a warp an item for 1,050 (addresses of a row known at run time, selections), or with each row's code
+//             written out 62 KB of it, three times as slow
 #pragma once
 
 #include "backends/cuda/gdn_inverse_sm90.cuh"

@@ -40,16 +40,12 @@ struct LowerOperand {
 /// What of it a load does not bring.
 inline constexpr int kLowerOperandZeros = 1024;
 static_assert(sizeof(LowerOperand) == sizeof(LowerTile) + kLowerOperandZeros, "a copy of the tile");
-/// Operand of rows of 32 bytes.
-__device__ __forceinline__ std::uint64_t operand_32(std::uint32_t address) {
-  return (std::uint64_t{3} << 62) | (std::uint64_t{16} << 32) | (std::uint64_t{1} << 16) | ((address & 0x3FFFF) >> 4);
+/// Rows 32 to 63 or 0 to 31 (i < 2) of columns 16 i to 16 i + 15 of the one at `place`, in units of 16 bytes.
+__device__ __forceinline__ std::uint64_t lower_columns(std::uint32_t place, int i) {
+  return operand_at(place + ((1u << 16) + (i + 1) % 4 * 1024 / 16), kRowsOf32);
 }
-/// Rows 32 to 63 or 0 to 31 of columns 16 i to 16 i + 15.
-__device__ __forceinline__ std::uint64_t lower_columns(std::uint64_t operand, int i) {
-  return further(operand, (i + 1) % 4 * 1024);
-}
-__device__ __forceinline__ std::uint64_t upper_columns(std::uint64_t operand, int i) {
-  return further(operand, 4096 + i * 1024);
+__device__ __forceinline__ std::uint64_t upper_columns(std::uint32_t place, int i) {
+  return operand_at(place + ((1u << 16) + (4096 + i * 1024) / 16), kRowsOf32);
 }
 /// 16 bytes each of 64 threads.
 __device__ __forceinline__ void clear_zeros(LowerOperand& to, int thread) {

@@ -21,6 +21,8 @@
 //       with S, S handed over after those of T': predicted 0.95, measured 1.00 alone (1.06 before, same run)
 //     W in place of U': one rounding and no gates between T' R and S: predicted 0.96 of the time, measured 0.92 to 0.94
 //       (131,072 tokens 1,995 us for 2,134, 4,096 tokens 76 for 83)
+//     operands of T' as gdn_heads has them, 8 instructions fewer: 0.99 (16,384 tokens 253 for 255, 131,072 2,080 for
+//       2,098)
 //   Tried     A' formed by the warpgroup of the outputs: 1.48, with Q in registers 1.60. Its products run beside those
 //             with S; the chain's loads and stores of shared memory between then take 1,000 cycles, not 400. S handed
 //             over before the products: 1.11.
@@ -240,7 +242,7 @@ __device__ __forceinline__ void run_chain(const GdnPrefillArgs& a, const ScanPla
   for (int chunk = place.begin; chunk < place.end; ++chunk) {
     ScanStage& now = shared.stages[stage];
     const std::uint32_t k = shared_address(now.k), v = shared_address(now.v);
-    const std::uint64_t inverse = operand_32(shared_address(&now.inverse));
+    const std::uint32_t inverse = shared_address(&now.inverse) >> 4;
     const ChunkFactors& factors = shared.factors[stage];
     float x[32], w[2][16];
     float2 in[8];
