@@ -11,6 +11,14 @@ struct ChunkRows {
   int first, count;
 };
 
+/// Deltas are kept as the end of their chunk sees them, 2^(gamma - g) U', so that the state takes them as they are;
+/// but none smaller than 2^-kFrameBits of itself, so that scores, which take that back, stay finite.
+inline constexpr float kFrameBits = 96;
+/// h of a token whose cumulative log2-decay is g, in a chunk that decays by gamma: its deltas are kept as 2^(h - g) U'.
+__device__ __forceinline__ float frame_of(float g, float gamma) { return fmaxf(gamma, g - kFrameBits); }
+/// Whether h is gamma for all tokens of a chunk.
+__device__ __forceinline__ bool has_one_frame(float gamma) { return gamma >= -kFrameBits; }
+
 /// The b with begin[b] <= i < begin[b + 1].
 __device__ __forceinline__ int find_sequence(const int* begin, int count, int i) {
   int low = 0, high = count;

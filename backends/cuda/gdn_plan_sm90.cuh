@@ -58,14 +58,6 @@ __device__ __forceinline__ void load_lower(LowerOperand& to, const LowerTile* fr
   load_bytes(shared_address(to.last), from->blocks[9], sizeof(to.last), barrier);
 }
 
-/// Deltas are kept as the end of their chunk sees them, 2^(gamma - g) U', so that the state takes them as they are;
-/// but none smaller than 2^-kFrameBits of itself, so that scores, which take that back, stay finite.
-inline constexpr float kFrameBits = 96;
-/// h of a token whose cumulative log2-decay is g, in a chunk that decays by gamma: its deltas are kept as 2^(h - g) U'.
-__device__ __forceinline__ float frame_of(float g, float gamma) { return fmaxf(gamma, g - kFrameBits); }
-/// Whether h is gamma for all tokens of a chunk.
-__device__ __forceinline__ bool has_one_frame(float gamma) { return gamma >= -kFrameBits; }
-
 /// What the gates of a chunk come to, at gate_place.
 struct ChunkFactors {
   float in[kChunk];    ///< 2^g; g: inclusive cumulative log2-decays

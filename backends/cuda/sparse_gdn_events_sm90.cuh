@@ -10,7 +10,7 @@
 //             before they overwrite it; 7: stores the states that outputs read; 8: publishes how far both have come
 //   Traffic   per event and block: k 16 KB, v 8, T' 3.5, U' 8; a state 16 KB where one is read
 //   Numerics  S f32; S, X, T' diag(2^(g + d)) and U' are rounded to bf16 as operands; the two blocks in a row of T' are
-//             summed in f32. Of tokens with gamma - g < -64 S gets 2^-64 of the spec's U' where it has less there
+//             summed in f32. Of tokens with gamma - g < -96 S gets 2^-96 of the spec's U' where it has less there
 //   Predicted 1,200 cycles an event (0.65 us), 624 of them matrix products. Measured 0.74 us alone, 0.78 before (H200)
 //   Versions  (H200, 131,072 tokens, 16/32 heads, keep 28.5 %: ms of the walk alone, and of the operator)
 //     with W formed at every event: 2.32 to 1.80, operator 2.50

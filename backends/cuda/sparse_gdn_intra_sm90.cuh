@@ -1,5 +1,5 @@
 // sparse_gdn_intra: stage 1 of SparseGDN, everything of a chunk that needs neither the state nor the queries.
-//   Computes  the 7 kept blocks of M^-1, T' = diag(2^e) M^-1 diag(beta) with e = max(gamma - g, -64); cumulative
+//   Computes  the 7 kept blocks of M^-1, T' = diag(2^e) M^-1 diag(beta) with e = max(gamma - g, -96); cumulative
 //             decays; the tail score, the norm of U's last 16 rows = M^-1[48..63, 32..63] (beta V)[32..63] (spec 3.1)
 //   Launch    persistent blocks of one warpgroup; a block takes every n-th (chunk, key head). Warp w owns block row w:
 //             its part of K K^T comes out of the product in its own registers
@@ -257,8 +257,10 @@ __device__ __forceinline__ void form_block_row(const InverseLines& lines, int he
                                                int warp, int lane) {
   float weight[2];
 #pragma unroll
-  for (int r = 0; r < 2; ++r)
-    weight[r] = exp2_fast(fmaxf(g[kChunk - 1] - g[16 * warp + lane / 4 + 8 * r], kLeastWeight));
+  for (int r = 0; r < 2; ++r) {
+    const float g_r = g[16 * warp + lane / 4 + 8 * r];
+    weight[r] = exp2_fast(frame_of(g_r, g[kChunk - 1]) - g_r);
+  }
   float own[8];
   std::uint32_t words[4];
   load_block(blocks.of[warp], lane, own);

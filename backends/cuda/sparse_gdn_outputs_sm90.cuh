@@ -2,8 +2,8 @@
 // even one.
 //   Computes  O_c = scale 2^(g + d) Q_c S + A_c U'_c;  O_{c+1} = scale 2^(g + gamma_c + d) Q_{c+1} S + A_{c+1,c} U'_c +
 //             A_{c+1,c+1} U'_{c+1};  U' = T' V of a chunk that was skipped; d: decay since S was stored  (spec 3.4).
-//             U' and T' as the walk has them, so the weights are A = scale <q_i, k_j> 2^(g_i - max(gamma, g_j - 64)),
-//             a factor a row in chunks that decay by less than 2^64, and scale <q_i, k_j> 2^g_i for the chunk before
+//             U' and T' as the walk has them, so the weights are A = scale <q_i, k_j> 2^(g_i - max(gamma, g_j - 96)),
+//             a factor a row in chunks that decay by less than 2^96, and scale <q_i, k_j> 2^g_i for the chunk before
 //   Launch    persistent blocks; an item is (pair of chunks, key head) with its value heads one after another. Items
 //             come from a counter, low tiers first, since their walks end first; blocks start once every walk has
 //             started, no more of them than keep up: the others' memory traffic would delay the walks. Warpgroup 0: the
@@ -255,7 +255,7 @@ __device__ __forceinline__ void store_outputs(const SparsePrefillArgs& a, const 
 }
 
 /// Outputs of one head and chunk from the state, the scores and the tiles of U'.
-template <int kOdd, bool kMild>
+template <int kOdd, bool kOneFrame>
 __device__ __forceinline__ void form_outputs(const SparsePrefillArgs& a, OutputShared& shared, int stage,
                                              const unsigned char* q, const float (&own)[32], const float (&cross)[32],
                                              float (&o)[64], int warp, int lane) {
@@ -269,7 +269,7 @@ __device__ __forceinline__ void form_outputs(const SparsePrefillArgs& a, OutputS
   }
   products_commit();
   std::uint32_t weights[4][4], cross_weights[4][4];
-  weigh_own<kMild>(own, g, a.scale, warp, lane, weights);
+  weigh_own<kOneFrame>(own, g, a.scale, warp, lane, weights);
   if (kOdd) weigh_cross(cross, g, a.scale, warp, lane, cross_weights);
   float factor[2];
   const float since = shared.gap[stage] + (kOdd ? even_g[kChunk - 1] : 0.0f);
@@ -342,7 +342,7 @@ __device__ __forceinline__ void run_chunks(const SparsePrefillArgs& a, OutputSha
         warpgroup_barrier(kOnly);
       }
       if (has_chunk && !item.is_event[kOdd]) transform_values(now, v, o, kOnly, warp, lane);
-      if (g[kChunk - 1] >= kLeastWeight) {
+      if (has_one_frame(g[kChunk - 1])) {
         form_outputs<kOdd, true>(a, shared, stage, q, own, cross, o, warp, lane);
       } else {
         form_outputs<kOdd, false>(a, shared, stage, q, own, cross, o, warp, lane);

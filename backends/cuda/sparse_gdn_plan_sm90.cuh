@@ -8,11 +8,10 @@ namespace cairn::gpu::sm90::sparse {
 
 inline constexpr int kDim = 128, kMaxHeadsPerKey = 4;
 inline constexpr int kDecayBytes = kChunk * 4, kSnapshotBytes = 4 * kTileBytes;
-inline constexpr float kLeastWeight = -64;
 inline constexpr std::int64_t kMaxOutStride = 1 << 24;  ///< places within a chunk fit 32 bits
 
-/// T' = diag(2^e) inverse diag(beta), e = max(gamma - g, kLeastWeight), of one chunk and head, bf16; so U' comes out as
-/// the end of its chunk sees it. Of every 16 columns the 32 rows from the diagonal block on (of the last ones 16), in
+/// T' = diag(2^(h - g)) inverse diag(beta) of one chunk and head, bf16, h: frame_of(g, gamma); so U' comes out as the
+/// end of its chunk sees it. Of every 16 columns the 32 rows from the diagonal block on (of the last ones 16), in
 /// matrices of 8 x 8 as products take them from shared memory: the two of columns 0 to 7 of the diagonal block, of the
 /// block below it, then those of columns 8 to 15. A lane's words of a left operand lie in them as they are, a line for
 /// 32 lanes: word w of a block belongs to columns 8 (w / 2) on and rows 8 (w % 2) on.

@@ -14,9 +14,8 @@ __device__ __forceinline__ void multiply_keys(float (&d)[32], const unsigned cha
   }
 }
 
-/// Weights of a chunk with itself: scale <q_i, k_j> 2^(g_i - max(gamma, g_j - 64)), j <= i. kMild: gamma is at least
-/// -64.
-template <bool kMild>
+/// Weights of a chunk with itself: scale <q_i, k_j> 2^(g_i - h_j), j <= i.
+template <bool kOneFrame>
 __device__ __forceinline__ void weigh_own(const float (&qk)[32], const float* g, float scale, int warp, int lane,
                                           std::uint32_t (&a)[4][4]) {
   const float gamma = g[kChunk - 1];
@@ -24,21 +23,21 @@ __device__ __forceinline__ void weigh_own(const float (&qk)[32], const float* g,
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     g_t[r] = g[16 * warp + lane / 4 + 8 * r];
-    row[r] = kMild ? scale * exp2_fast(g_t[r] - gamma) : scale;
+    row[r] = kOneFrame ? scale * exp2_fast(g_t[r] - gamma) : scale;
   }
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     const int s = 8 * j + 2 * (lane % 4);
-    const float2 g_s = kMild ? float2{} : *reinterpret_cast<const float2*>(g + s);
+    const float2 g_s = kOneFrame ? float2{} : *reinterpret_cast<const float2*>(g + s);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int t = 16 * warp + lane / 4 + 8 * r;
       std::uint32_t pair = 0;
       if (8 * j < 16 * warp + 16) {  // else above the diagonal for all rows of this warp
         float first = row[r] * qk[4 * j + 2 * r], second = row[r] * qk[4 * j + 2 * r + 1];
-        if (!kMild) {
-          first *= exp2_fast(fminf(g_t[r] - fmaxf(gamma, g_s.x + kLeastWeight), -kLeastWeight));
-          second *= exp2_fast(fminf(g_t[r] - fmaxf(gamma, g_s.y + kLeastWeight), -kLeastWeight));
+        if (!kOneFrame) {
+          first *= exp2_fast(fminf(g_t[r] - frame_of(g_s.x, gamma), kFrameBits));
+          second *= exp2_fast(fminf(g_t[r] - frame_of(g_s.y, gamma), kFrameBits));
         }
         pair = pack_bf16(s <= t ? first : 0.0f, s + 1 <= t ? second : 0.0f);
       }
