@@ -72,7 +72,7 @@ __device__ __forceinline__ void run_half(const GdnPrefillArgs& a, HeadsShared& s
     float* state = a.states[place.sequence] + state_offset(place) + first_state_element(warp, lane);
     float s[64], xo[64], w[2][16];  // xo: (K S)^T, then (Q S)^T
     std::uint32_t rounded[8][4];
-    if (segment.from > place.begin) {  // begun by another block
+    if (segment.from > place.begin) {  // begun by a block before this one, which waits for nobody
       if (thread == 0) {
         while (read_published(state_left(a, blockIdx.x - heads_side_by_side(a), half)) == 0) __nanosleep(100);
       }

@@ -209,6 +209,7 @@ __device__ __forceinline__ void load_all_stages(const GdnPrefillArgs& a, const S
       const unsigned waiting = ~__ballot_sync(0xffffffffu, is_ready);
       published += waiting ? __ffs(static_cast<int>(waiting)) - 1 : 32;
     }
+    __syncwarp();  // lane 0 loads what others have seen published: votes order no memory
     if (lane == 0) {
       if (a.overlapped) fence_engines_global();
       barrier_wait(shared_address(&shared.empty[stage]), parity);

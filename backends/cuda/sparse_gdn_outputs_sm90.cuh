@@ -118,6 +118,7 @@ __device__ __forceinline__ float await_state(const SparsePrefillArgs& a, const O
   const int needed = lane % 2 ? plan.needed[1] : plan.needed[0];
   bool is_far = false;
   while (!is_far) is_far = __all_sync(0xffffffffu, read_published(progress + lane % 4) >= needed);
+  __syncwarp();  // lane 0 loads what others have seen stored: votes order no memory
   return gap;
 }
 
