@@ -76,11 +76,12 @@ RewindJournal::RewindJournal(std::int64_t window_tokens, std::int32_t spacing_to
     : window_(window_tokens), spacing_(spacing_tokens > 0 ? spacing_tokens : chosen_spacing(window_tokens)) {}
 
 std::int64_t RewindJournal::checkpoints_during(std::int64_t token_count) const {
-  return is_on() ? token_count / spacing_ + 2 : 0;
+  return is_on() ? std::min(token_count, window_ + kChunk) / spacing_ + 2 : 0;
 }
 
-Status RewindJournal::reserve(std::int64_t token_count) {
+Status RewindJournal::reserve(std::int64_t position, std::int64_t token_count) {
   if (!is_on()) return {};
+  first_due_ = position + token_count - window_ - kChunk;  // a checkpoint comes up to a chunk later than it is due
   const auto spans = static_cast<std::size_t>(checkpoints_during(token_count)) + spans_.size() + 1;
   if (spans > spans_.capacity()) spans_.reserve(2 * spans);
   const std::int64_t kept = std::min(checkpoint_limit(), static_cast<std::int64_t>(checkpoints_.size()) + checkpoints_during(token_count));

@@ -7,6 +7,7 @@
 // costs spacing / 2 tokens of reading; memory is window / spacing checkpoints. See README.md for the figures.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -69,19 +70,19 @@ class RewindJournal {
   bool is_on() const { return window_ > 0; }
   std::int64_t window() const { return window_; }
   std::int32_t spacing() const { return spacing_; }
-  /// Checkpoints that may become due while this many tokens are read.
+  /// Checkpoints that may become due during a call of this many tokens: those that its window will need.
   std::int64_t checkpoints_during(std::int64_t token_count) const;
   /// Checkpoints that the window needs at most.
   std::int64_t checkpoint_limit() const { return window_ / spacing_ + 3; }
 
-  /// Position of the newest checkpoint plus the spacing.
-  std::int64_t next_due() const { return checkpoints_.back()->position + spacing_; }
+  /// Position of the newest checkpoint plus the spacing; later where the call would leave it behind its window.
+  std::int64_t next_due() const { return std::max(checkpoints_.back()->position + spacing_, first_due_); }
   const CheckpointList& checkpoints() const { return checkpoints_; }
   const std::vector<ReadSpan>& spans() const { return spans_; }
   const TokenLog& tokens() const { return tokens_; }
 
-  /// Room for the tokens of a call, so that append() cannot fail.
-  Status reserve(std::int64_t token_count);
+  /// Room for the tokens of a call that begins at `position`, so that append() cannot fail.
+  Status reserve(std::int64_t position, std::int64_t token_count);
   /// `position` is where the tokens begin; piece.begin is where their call began.
   void append(const ReadSpan& piece, std::int64_t position, const std::int32_t* tokens);
   /// By position, newest last. Checkpoints that the window no longer needs move to `dropped`.
@@ -115,6 +116,7 @@ class RewindJournal {
 
   std::int64_t window_;
   std::int32_t spacing_;
+  std::int64_t first_due_ = 0;  ///< of the call: an earlier checkpoint would be dropped before it ends
   CheckpointList checkpoints_;
   std::vector<ReadSpan> spans_;
   TokenLog tokens_;

@@ -188,7 +188,7 @@ Status State::reserve(Queue& queue, std::int64_t token_count) {
       return status;
     }
   }
-  CAIRN_TRY(journal_.reserve(token_count));
+  CAIRN_TRY(journal_.reserve(position_, token_count));
   return prepare_checkpoints(checkpoint_count);
 }
 
@@ -324,6 +324,19 @@ Status State::read_last_logits(Queue& queue, float* logits) const {
 
 // ---------------------------------------------------------------- accounting
 
+/// Bytes of slabs that the tables hold beyond a row for every slot: checkpoints make them hold more.
+std::uint64_t State::rows_beyond_tables() const {
+  std::uint64_t bytes = 0;
+  for (const std::unique_ptr<SlotTable>& table : tables_) {
+    if (!table) continue;
+    const SlotTable::Geometry& geometry = table->geometry();
+    const auto slots = static_cast<std::uint64_t>(geometry.slot_count), rows = static_cast<std::uint64_t>(geometry.rows_per_slab);
+    const std::uint64_t whole = (slots + rows - 1) / rows, held = table->slabs().size() + table->spare_slabs().size();
+    bytes += held > whole ? (held - whole) * geometry.slab_bytes() : 0;
+  }
+  return bytes;
+}
+
 StateMemory State::memory() const {
   StateMemory memory;
   std::unordered_map<const Slab*, std::pair<long, std::uint64_t>> references;  // ours, and the slab's size
@@ -363,6 +376,7 @@ StateMemory State::memory() const {
     if (owners[slab] > entry.first) memory.shared += entry.second;
   }
   memory.held += memory.rewind;
+  if (journal_.is_on()) memory.rewind += rows_beyond_tables();
   return memory;
 }
 

@@ -1,6 +1,8 @@
 // Forking and rewinding whole states: bit for bit as if the other history had never been.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "runtime/support/allocator.h"
 #include "tests/support/agent_bench.h"
 
@@ -181,6 +183,25 @@ TEST_CASE("reset leaves nothing behind: the state reads on as a fresh one") {
 
   CHECK(bench.save(*state, true) == bench.save(*fresh, true));
   CHECK(fork->position() == 300);
+}
+
+TEST_CASE("memory for rewinding follows the window, not the length of a call") {
+  const AgentBench bench("cpu");
+  const std::vector<std::int32_t> tokens = random_tokens(4000);
+  const auto at_once = bench.state(with_window(256)), in_pieces = bench.state(with_window(256));
+  bench.prefill(*at_once, tokens);
+  for (std::size_t at = 0; at < tokens.size(); at += 64)
+    bench.prefill(*in_pieces, std::span(tokens).subspan(at, std::min<std::size_t>(64, tokens.size() - at)));
+
+  const StateMemory memory = at_once->memory(), expected = in_pieces->memory();
+  CHECK(memory.held < 2 * expected.held);
+  CHECK(memory.rewind < memory.held);
+  CHECK(bench.save(*at_once) == bench.save(*in_pieces));
+  for (const std::int64_t position : {3999, 3900, 3744}) {
+    CHECK(at_once->can_rewind(position));
+    bench.rewind(*at_once, position);
+    CHECK(bench.save(*at_once) == read_directly(bench, tokens, static_cast<std::size_t>(position)));
+  }
 }
 
 TEST_CASE("checkpoints in steady state allocate nothing") {
