@@ -90,32 +90,34 @@ Status Stream::reserve_states(std::span<const SequenceInput> sequences) {
 
 // ---------------------------------------------------------------- memory
 
+std::size_t Stream::kind_of(Phase phase, const SparsePrefill& sparse) {
+  if (phase == Phase::kDecode) return 0;
+  if (!sparse.enabled) return 1;
+  return 2 + 2 * static_cast<std::size_t>(sparse.policy) + (sparse.full_inverse ? 1 : 0);
+}
+
 Status Stream::plan_memory(std::int32_t tokens, std::int32_t sequences, std::int32_t rows, Phase phase,
                            const SparsePrefill& sparse) {
-  Planned& planned = phase == Phase::kDecode ? planned_decode_ : sparse.enabled ? planned_sparse_ : planned_prefill_;
+  Planned& planned = planned_[kind_of(phase, sparse)];
   if (tokens <= planned.tokens && sequences <= planned.sequences && rows <= planned.rows) return {};
   const Planned next{std::max(tokens, planned.tokens), std::max(sequences, planned.sequences), std::max(rows, planned.rows)};
   CAIRN_TRY_ASSIGN(const StepMemory memory, plan_->measure(next.tokens, next.sequences, phase, sparse, next.rows));
-  const std::shared_ptr<const Device>& device = plan_->device();
   recorded_.clear();  // they hold the old addresses
-  if (memory.activation_bytes > activations_.size_bytes()) {
-    activations_ = {};
-    planned_prefill_ = planned_sparse_ = planned_decode_ = {};
-    CAIRN_TRY_ASSIGN(activations_, device->allocate(memory.activation_bytes));
-  }
-  if (memory.scratch_bytes > scratch_.size_bytes()) {
-    scratch_ = {};
-    planned_prefill_ = planned_sparse_ = planned_decode_ = {};
-    CAIRN_TRY_ASSIGN(scratch_, device->allocate(memory.scratch_bytes));
-  }
+  CAIRN_TRY(grow(activations_, memory.activation_bytes));
+  CAIRN_TRY(grow(scratch_, memory.scratch_bytes));
   const std::size_t row_bytes = static_cast<std::size_t>(plan_->description().vocab_size) * sizeof(float);
-  if (static_cast<std::size_t>(next.rows) * row_bytes > step_logits_.size_bytes()) {
-    step_logits_ = {};
-    planned_prefill_ = planned_sparse_ = planned_decode_ = {};
-    CAIRN_TRY_ASSIGN(step_logits_, device->allocate(static_cast<std::size_t>(next.rows) * row_bytes));
-  }
+  CAIRN_TRY(grow(step_logits_, static_cast<std::size_t>(next.rows) * row_bytes));
   CAIRN_TRY(inputs_.reserve(next.tokens, next.sequences, next.rows));
   planned = next;
+  return {};
+}
+
+/// At least this much. The old memory goes first: nothing counts as planned until the new is there.
+Status Stream::grow(DeviceBuffer& buffer, std::size_t size_bytes) {
+  if (size_bytes <= buffer.size_bytes()) return {};
+  planned_ = {};
+  buffer = {};
+  CAIRN_TRY_ASSIGN(buffer, plan_->device()->allocate(size_bytes));
   return {};
 }
 

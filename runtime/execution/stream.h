@@ -1,6 +1,7 @@
 // A queue of work with its planned memory: prefill and decode.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <span>
@@ -65,10 +66,15 @@ class Stream {
   struct Planned {
     std::int32_t tokens = 0, sequences = 0, rows = 0;
   };
+  /// Kinds of steps, whose operators size their scratch differently: decode, dense prefill, and sparse prefill by
+  /// policy and inverse.
+  static constexpr std::size_t kStepKinds = 2 + 2 * (static_cast<std::size_t>(SparsePolicy::kGiven) + 1);
+  static std::size_t kind_of(Phase phase, const SparsePrefill& sparse);
 
   Status check(std::span<const SequenceInput> sequences) const;
   Status reserve_states(std::span<const SequenceInput> sequences);
   Status plan_memory(std::int32_t tokens, std::int32_t sequences, std::int32_t rows, Phase phase, const SparsePrefill& sparse);
+  Status grow(DeviceBuffer& buffer, std::size_t size_bytes);
   Status plan_call(const SparsePrefill& sparse);
   Status reserve_logits(std::int64_t rows);
   void choose_parts(bool sparse, std::int64_t budget);
@@ -84,7 +90,7 @@ class Stream {
   std::unique_ptr<Queue> queue_;
   Step step_;
   StepInputs inputs_;
-  Planned planned_prefill_, planned_sparse_, planned_decode_;
+  std::array<Planned, kStepKinds> planned_{};
   DeviceBuffer activations_, scratch_, step_logits_, logits_;
   std::int64_t logits_rows_ = 0;
   /// A decode step kept for replay, for this many sequences at positions below `reach`.

@@ -296,6 +296,24 @@ TEST_CASE("a gdn layer without an output gate reads sparsely") {
   CHECK(largest_difference(logits[0], logits[1]) < 1e-3);
 }
 
+TEST_CASE("a sparse prefill has the scratch of its own options, whatever was read before") {
+  const Bench bench("delayed", test::random_model({test::delta_layer(Mechanism::kGdn)}, 6));
+  const std::vector<std::int32_t> tokens = random_tokens(64 * 4);
+  for (const bool full_inverse : {false, true}) {
+    CAPTURE(full_inverse);
+    SparsePrefill sparse;
+    sparse.enabled = true;
+    sparse.min_chunks = 1;
+    sparse.full_inverse = full_inverse;
+    const auto state = bench.state();
+    const SequenceInput input{state.get(), tokens, LogitsWanted::kLast};
+
+    const Status status = bench.stream->prefill({&input, 1}, sparse, nullptr);
+
+    CHECK_MESSAGE(status.ok(), status.message());
+  }
+}
+
 /// `original` with elements [first, first + count) of one tensor that are no numbers.
 std::shared_ptr<const ModelDescription> poisoned_model(const ModelDescription& original, const std::string& name,
                                                        std::ptrdiff_t first, std::int32_t count) {
