@@ -9,46 +9,50 @@ bool is_cache(SlotKind kind) { return kind == SlotKind::kKvRing || kind == SlotK
 
 }  // namespace
 
-StepInputs::View StepInputs::carve(void* base) const {
+StepInputs::View StepInputs::carve(const Room& room, void* base) const {
   std::size_t dense = 0, caches = 0, tables = 0;
   for (const StateSlot& slot : plan_->state_layout()->slots()) {
     (slot.kind == SlotKind::kSlotTable ? tables : is_cache(slot.kind) ? caches : dense) += 1;
   }
-  const auto room = static_cast<std::size_t>(sequence_room_);
+  const auto sequences = static_cast<std::size_t>(room.sequences);
   ScratchLayout layout(base);
   View view{};
-  view.tokens = layout.take<std::int32_t>(static_cast<std::size_t>(token_room_));
-  view.offsets = layout.take<std::int32_t>(room + 1);
-  view.logits_row = layout.take<std::int32_t>(static_cast<std::size_t>(logits_room_));
-  view.starts = layout.take<std::int64_t>(room);
-  view.dense = layout.take<float*>(dense * room);
-  view.caches = layout.take<KvCache>(caches * room);
-  view.tables = layout.take<SdmTable>(tables * room);
+  view.tokens = layout.take<std::int32_t>(static_cast<std::size_t>(room.tokens));
+  view.offsets = layout.take<std::int32_t>(sequences + 1);
+  view.logits_row = layout.take<std::int32_t>(static_cast<std::size_t>(room.logits_rows));
+  view.starts = layout.take<std::int64_t>(sequences);
+  view.dense = layout.take<float*>(dense * sequences);
+  view.caches = layout.take<KvCache>(caches * sequences);
+  view.tables = layout.take<SdmTable>(tables * sequences);
   view.size_bytes = layout.size_bytes();
   return view;
 }
 
-Status StepInputs::reserve(std::int32_t token_count, std::int32_t sequence_count, std::int32_t logits_rows) {
-  if (token_count <= token_room_ && sequence_count <= sequence_room_ && logits_rows <= logits_room_) return {};
-  token_room_ = std::max(token_room_, token_count);
-  sequence_room_ = std::max(sequence_room_, sequence_count);
-  logits_room_ = std::max(logits_room_, logits_rows);
-  const Status status = allocate();
-  if (!status.ok()) token_room_ = sequence_room_ = logits_room_ = 0;
-  return status;
+bool StepInputs::has_room(std::int32_t token_count, std::int32_t sequence_count, std::int32_t logits_rows) const {
+  return token_count <= room_.tokens && sequence_count <= room_.sequences && logits_rows <= room_.logits_rows;
 }
 
-Status StepInputs::allocate() {
-  const std::size_t size_bytes = carve(nullptr).size_bytes;
-  const std::shared_ptr<const Device>& device = plan_->device();
+Status StepInputs::reserve(std::int32_t token_count, std::int32_t sequence_count, std::int32_t logits_rows) {
+  if (has_room(token_count, sequence_count, logits_rows)) return {};
+  const Room room = {std::max(room_.tokens, token_count), std::max(room_.sequences, sequence_count),
+                     std::max(room_.logits_rows, logits_rows)};
+  room_ = {};
+  host_view_ = device_view_ = {};
   host_ = {};
   device_ = {};
+  return allocate(room);
+}
+
+Status StepInputs::allocate(const Room& room) {
+  const std::size_t size_bytes = carve(room, nullptr).size_bytes;
+  const std::shared_ptr<const Device>& device = plan_->device();
   CAIRN_TRY_ASSIGN(host_, device->allocate(size_bytes, MemoryKind::kPinnedHost));
-  host_view_ = carve(host_.data());
-  device_view_ = host_view_;
-  if (device->backend().host_memory) return {};
-  CAIRN_TRY_ASSIGN(device_, device->allocate(size_bytes));
-  device_view_ = carve(device_.data());
+  if (!device->backend().host_memory) {
+    CAIRN_TRY_ASSIGN(device_, device->allocate(size_bytes));
+  }
+  host_view_ = carve(room, host_.data());
+  device_view_ = device_ ? carve(room, device_.data()) : host_view_;
+  room_ = room;
   return {};
 }
 
@@ -90,7 +94,7 @@ void StepInputs::fill_states(std::span<const StepPart> parts, Step& step) {
       step.states.tables[i] = device_view_.tables + tables;
       step.states.rows_per_slab[i] = parts.empty() ? 1 : parts[0].state->rows_per_slab(slot);
       step.states.row_dtypes[i] = slots[i].row_dtype;
-      tables += static_cast<std::size_t>(sequence_room_);
+      tables += static_cast<std::size_t>(room_.sequences);
     } else if (is_cache(slots[i].kind)) {
       // The slot after the keys holds the values, where there are any.
       const bool has_values = i + 1 < slots.size() && is_cache(slots[i + 1].kind) && slots[i + 1].layer == slots[i].layer;
@@ -99,11 +103,11 @@ void StepInputs::fill_states(std::span<const StepPart> parts, Step& step) {
                                            part.state->rows(slot)};
       }
       step.states.caches[i] = device_view_.caches + caches;
-      caches += static_cast<std::size_t>(sequence_room_);
+      caches += static_cast<std::size_t>(room_.sequences);
     } else {
       for (const StepPart& part : parts) host_view_.dense[dense + b++] = part.state->dense(slot);
       step.states.dense[i] = device_view_.dense + dense;
-      dense += static_cast<std::size_t>(sequence_room_);
+      dense += static_cast<std::size_t>(room_.sequences);
     }
   }
 }

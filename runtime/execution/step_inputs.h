@@ -21,7 +21,8 @@ class StepInputs {
  public:
   explicit StepInputs(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {}
 
-  /// Room for this many; the only place that allocates.
+  bool has_room(std::int32_t token_count, std::int32_t sequence_count, std::int32_t logits_rows) const;
+  /// Room for this many and for what there was room for; the only place that allocates. On failure there is none.
   Status reserve(std::int32_t token_count, std::int32_t sequence_count, std::int32_t logits_rows);
   /// Fills the block from the parts, queues its copy, and points `step` at it.
   Status fill(Queue& queue, std::span<const StepPart> parts, Step& step);
@@ -39,12 +40,16 @@ class StepInputs {
     SdmTable* tables;    ///< [table slots, B]
     std::size_t size_bytes;
   };
-  View carve(void* base) const;
-  Status allocate();
+  struct Room {
+    std::int32_t tokens = 0, sequences = 0, logits_rows = 0;
+  };
+  View carve(const Room& room, void* base) const;
+  Status allocate(const Room& room);
   void fill_states(std::span<const StepPart> parts, Step& step);
 
   std::shared_ptr<const Plan> plan_;
-  std::int32_t token_room_ = 0, sequence_room_ = 0, logits_room_ = 0, logits_rows_ = 0;
+  Room room_;  ///< of the blocks
+  std::int32_t logits_rows_ = 0;
   DeviceBuffer host_, device_;
   View host_view_{}, device_view_{};
 };

@@ -99,7 +99,8 @@ std::size_t Stream::kind_of(Phase phase, const SparsePrefill& sparse) {
 Status Stream::plan_memory(std::int32_t tokens, std::int32_t sequences, std::int32_t rows, Phase phase,
                            const SparsePrefill& sparse) {
   Planned& planned = planned_[kind_of(phase, sparse)];
-  if (tokens <= planned.tokens && sequences <= planned.sequences && rows <= planned.rows) return {};
+  const bool is_planned = tokens <= planned.tokens && sequences <= planned.sequences && rows <= planned.rows;
+  if (is_planned && inputs_.has_room(tokens, sequences, rows)) return {};
   const Planned next{std::max(tokens, planned.tokens), std::max(sequences, planned.sequences), std::max(rows, planned.rows)};
   CAIRN_TRY_ASSIGN(const StepMemory memory, plan_->measure(next.tokens, next.sequences, phase, sparse, next.rows));
   recorded_.clear();  // they hold the old addresses

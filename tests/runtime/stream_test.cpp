@@ -9,6 +9,7 @@
 
 #include "runtime/execution/stream.h"
 #include "runtime/support/allocator.h"
+#include "tests/support/faulty_allocator.h"
 #include "tests/support/model_builder.h"
 
 namespace cairn {
@@ -236,6 +237,44 @@ TEST_CASE("a cancelled prefill stands at a chunk border and can go on") {
   bench.prefill(*whole, tokens);
 
   CHECK(same_bits(last_logits(*state), last_logits(*whole)));
+}
+
+TEST_CASE("a call that finds no memory changes no state, and the stream works on") {
+  const auto model = test::random_model({test::delta_layer(Mechanism::kGdn), test::delta_layer(Mechanism::kKda)}, 1);
+  const std::vector<std::int32_t> tokens = random_tokens(5);
+  for (const char* backend : {"cpu", "delayed"}) {
+    CAPTURE(backend);
+    const Bench calm(backend, model);
+    const auto alone = calm.state();
+    calm.prefill(*alone, tokens);
+    calm.decode(*alone, 7);
+    calm.decode(*alone, 9);
+    bool has_failed = true;
+    for (long number = 0; has_failed; ++number) {
+      CAPTURE(number);
+      test::FaultyAllocator allocator;
+      const Bench bench(backend, model);
+      const auto state = bench.state(), second = bench.state(), third = bench.state();
+      bench.prefill(*state, tokens);
+      bench.decode(*state, 7);
+      const std::span<const std::int32_t> few(tokens.data(), 2);  // only what there is for each sequence must grow
+      const std::vector<SequenceInput> batch = {{second.get(), few, LogitsWanted::kNone},
+                                                {third.get(), few, LogitsWanted::kNone}};
+
+      allocator.arm(number, false);
+      const Status status = bench.stream->prefill(batch, {}, nullptr);
+      allocator.disarm();
+
+      has_failed = !status.ok();
+      if (has_failed) CHECK(status.code() == CAIRN_STATUS_OUT_OF_MEMORY);
+      for (const State* each : {second.get(), third.get()}) {
+        CHECK(each->is_valid());
+        CHECK(each->position() == (has_failed ? 0 : 2));
+      }
+      bench.decode(*state, 9);
+      CHECK(same_bits(last_logits(*state), last_logits(*alone)));
+    }
+  }
 }
 
 TEST_CASE("decode allocates nothing after warm-up") {
