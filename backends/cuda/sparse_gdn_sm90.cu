@@ -155,11 +155,8 @@ int count_output_blocks(const SparsePrefillArgs& args, int processors) {
 
 void launch_outputs(const Launcher& launcher, const SparsePrefillArgs& args) {
   const int blocks = count_output_blocks(args, launcher.device().properties.multiprocessors);
-  if (launcher.queue().error != kSuccess) return;
-  note_error(launcher.queue(), allow_shared_memory(sparse_outputs_kernel, sizeof(OutputShared)), "sparse_gdn");
-  launch_early(sparse_outputs_kernel, dim3(static_cast<unsigned>(blocks)), dim3(kOutputThreads), sizeof(OutputShared),
-               launcher.stream(), args);
-  note_error(launcher.queue(), last_error(), "sparse_gdn");
+  launcher.early(sparse_outputs_kernel, dim3(static_cast<unsigned>(blocks)), dim3(kOutputThreads), sizeof(OutputShared),
+                 args);
 }
 
 /// What all sequences of a call share; false: the rows cannot be described.

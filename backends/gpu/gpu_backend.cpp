@@ -18,6 +18,7 @@ namespace {
 constexpr const char* kFamily = CAIRN_GPU_FAMILY;
 
 bool device_failure(BackendError* error, Error code, const char* what) {
+  (void)take_failure(code);
   const std::int32_t status = code == kNoMemory ? CAIRN_STATUS_OUT_OF_DEVICE_MEMORY : CAIRN_STATUS_DEVICE;
   return backend_failure(error, status, "%s: %s failed: %s", kFamily, what, error_text(code));
 }
@@ -31,11 +32,7 @@ bool select(const Device& device, BackendError* error) {
 /// No driver and no device are not failures: there are 0 devices.
 std::int32_t device_count(BackendError*) {
   int count = 0;
-  if (count_devices(&count) != kSuccess) {
-    last_error();
-    return 0;
-  }
-  return count;
+  return take_failure(count_devices(&count)) ? 0 : count;
 }
 
 BackendDevice* open_device(const DeviceOptions& options, BackendError* error) {
@@ -82,8 +79,7 @@ void* allocate(BackendDevice* handle, std::size_t size_bytes, MemoryKind kind, B
   void* memory = nullptr;
   const std::size_t bytes = size_bytes ? size_bytes : 256;
   const Error code = kind == MemoryKind::kDevice ? allocate_device(&memory, bytes) : allocate_pinned(&memory, bytes);
-  if (code == kSuccess) return memory;
-  last_error();
+  if (!take_failure(code)) return memory;
   const bool is_device = kind == MemoryKind::kDevice;
   backend_failure(error,
                   code != kNoMemory ? CAIRN_STATUS_DEVICE
@@ -97,7 +93,7 @@ void* allocate(BackendDevice* handle, std::size_t size_bytes, MemoryKind kind, B
 void release(BackendDevice* handle, void* memory, std::size_t, MemoryKind kind) {
   BackendError ignored;
   if (!memory || !select(device_of(handle), &ignored)) return;
-  (void)(kind == MemoryKind::kDevice ? release_device(memory) : release_pinned(memory));
+  (void)take_failure(kind == MemoryKind::kDevice ? release_device(memory) : release_pinned(memory));
 }
 
 BackendQueue* create_queue(BackendDevice* handle, void* native_queue, BackendError* error) {
@@ -120,7 +116,7 @@ BackendQueue* create_queue(BackendDevice* handle, void* native_queue, BackendErr
 void destroy_queue(BackendQueue* handle) {
   Queue& queue = queue_of(handle);
   BackendError ignored;
-  if (queue.owns_stream && select(*queue.device, &ignored)) (void)destroy_stream(queue.stream);
+  if (queue.owns_stream && select(*queue.device, &ignored)) (void)take_failure(destroy_stream(queue.stream));
   delete &queue;
 }
 
@@ -163,9 +159,9 @@ BackendRecording* end_recording(BackendQueue* handle, BackendError* error) {
   Recording recording = nullptr;
   note_error(queue, end_capture(queue.stream, &recording), "a recording");
   if (queue.error == kSuccess) return reinterpret_cast<BackendRecording*>(recording);
+  if (recording) (void)take_failure(release_capture(recording));  // it lacks an operator that was refused
   device_failure(error, queue.error, queue.failed_operator);
   queue.error = kSuccess;
-  last_error();
   return nullptr;
 }
 
@@ -175,7 +171,9 @@ bool replay_recording(BackendQueue* handle, BackendRecording* recording, Backend
   return code == kSuccess || device_failure(error, code, "replaying a recording");
 }
 
-void release_recording(BackendRecording* recording) { (void)release_capture(reinterpret_cast<Recording>(recording)); }
+void release_recording(BackendRecording* recording) {
+  (void)take_failure(release_capture(reinterpret_cast<Recording>(recording)));
+}
 #else
 constexpr decltype(Backend::begin_recording) begin_recording = nullptr;
 constexpr decltype(Backend::end_recording) end_recording = nullptr;

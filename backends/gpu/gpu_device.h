@@ -23,9 +23,15 @@ struct Queue {
 inline Device& device_of(BackendDevice* handle) { return *reinterpret_cast<Device*>(handle); }
 inline Queue& queue_of(BackendQueue* handle) { return *reinterpret_cast<Queue*>(handle); }
 
+/// True for a failure. The runtime then forgets it: whoever asks it next would take it for his own.
+inline bool take_failure(Error error) {
+  if (error != kSuccess) (void)last_error();
+  return error != kSuccess;
+}
+
 /// Remembers the first failure. `what` is static text: the operator's name.
 inline void note_error(Queue& queue, Error error, const char* what) {
-  if (error == kSuccess || queue.error != kSuccess) return;
+  if (!take_failure(error) || queue.error != kSuccess) return;
   queue.error = error;
   queue.failed_operator = what;
 }
@@ -39,8 +45,7 @@ class Launcher {
   void operator()(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, const Args& args) const {
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || queue_.error != kSuccess) return;
     if (shared_bytes > 48 * 1024) note_error(queue_, allow_shared_memory(kernel, shared_bytes), name_);
-    launch(kernel, grid, block, shared_bytes, queue_.stream, args);
-    note_error(queue_, last_error(), name_);
+    note_error(queue_, launch(kernel, grid, block, shared_bytes, queue_.stream, args), name_);
   }
   /// For a kernel that calls wait_for_previous_kernel(): it may start while the one before it still runs.
   /// cluster: of launch_early(); a kernel that has one is never launched on older chips.
@@ -50,8 +55,7 @@ class Launcher {
     if (queue_.device->properties.major < 9) return (*this)(kernel, grid, block, shared_bytes, args);
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || queue_.error != kSuccess) return;
     if (shared_bytes > 48 * 1024) note_error(queue_, allow_shared_memory(kernel, shared_bytes), name_);
-    launch_early(kernel, grid, block, shared_bytes, queue_.stream, args, cluster);
-    note_error(queue_, last_error(), name_);
+    note_error(queue_, launch_early(kernel, grid, block, shared_bytes, queue_.stream, args, cluster), name_);
   }
   void zero(void* memory, std::size_t bytes) const { note_error(queue_, set_async(memory, 0, bytes, queue_.stream), name_); }
   void copy(void* to, const void* from, std::size_t bytes) const {

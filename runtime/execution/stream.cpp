@@ -290,7 +290,7 @@ Status Stream::run_network(Phase phase, std::int32_t rows) {
     can_record_ = static_cast<bool>(found->recording);  // a queue that cannot record goes on without
     if (!can_record_) recorded_.clear();
   }
-  if (found != recorded_.end() && can_record_) {
+  if (can_record_ && found != recorded_.end()) {
     found->last_use = ++use_count_;
     if (backend.replay_recording(queue_->handle(), found->recording.handle(), &error)) return {};
     return Status(error.status, error.text);

@@ -109,14 +109,14 @@ Error allow_shared_memory(Kernel*, std::size_t bytes) {
 }
 
 template <class Args>
-void launch(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, Stream, const Args& args) {
-  emulate(grid, block, shared_bytes, [&] { kernel(args); });
+Error launch(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, Stream, const Args& args) {
+  return emulate(grid, block, shared_bytes, [&] { kernel(args); }), kSuccess;
 }
 
 template <class Args>
-void launch_early(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, Stream stream,
-                  const Args& args, unsigned /*cluster*/) {
-  launch(kernel, grid, block, shared_bytes, stream, args);
+Error launch_early(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, Stream stream,
+                   const Args& args, unsigned /*cluster*/) {
+  return launch(kernel, grid, block, shared_bytes, stream, args);
 }
 inline void let_next_kernel_start() {}
 inline void wait_for_previous_kernel() {}

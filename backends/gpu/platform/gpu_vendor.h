@@ -23,6 +23,7 @@ inline constexpr Error kSuccess = CAIRN_RUNTIME(Success);
 inline constexpr Error kNoMemory = CAIRN_RUNTIME(ErrorMemoryAllocation);
 
 inline const char* error_text(Error error) { return CAIRN_RUNTIME(GetErrorString)(error); }
+/// The error of the last call that failed on this thread, once. The runtime keeps it beside what the call returned.
 inline Error last_error() { return CAIRN_RUNTIME(GetLastError)(); }
 
 inline Error count_devices(int* count) { return CAIRN_RUNTIME(GetDeviceCount)(count); }
@@ -93,7 +94,9 @@ using Recording = CAIRN_RUNTIME(GraphExec_t);
 inline Error begin_capture(Stream stream) {
   return CAIRN_RUNTIME(StreamBeginCapture)(stream, CAIRN_RUNTIME(StreamCaptureModeThreadLocal));
 }
+/// *recording: null on failure.
 inline Error end_capture(Stream stream, Recording* recording) {
+  *recording = nullptr;
   CAIRN_RUNTIME(Graph_t) graph = nullptr;
   Error error = CAIRN_RUNTIME(StreamEndCapture)(stream, &graph);
   if (error != kSuccess) return error;
@@ -116,23 +119,22 @@ Error allow_shared_memory(Kernel* kernel, std::size_t bytes) {
                                          static_cast<int>(bytes));
 }
 
-#if defined(__CUDACC__) || defined(__HIPCC__)
-
-/// Queues a kernel that takes one argument struct. Errors are found by last_error().
+/// Queues a kernel that takes one argument struct.
 template <class Args>
-void launch(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, Stream stream, const Args& args) {
-  kernel<<<grid, block, shared_bytes, stream>>>(args);
+Error launch(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, Stream stream, const Args& args) {
+  void* pointers[] = {const_cast<Args*>(&args)};
+  return CAIRN_RUNTIME(LaunchKernel)(reinterpret_cast<const void*>(kernel), grid, block, pointers, shared_bytes, stream);
 }
 
 /// The same for a kernel that calls wait_for_previous_kernel(): it may start while the one before it still runs.
 /// cluster: how many neighbouring blocks along x see each other's shared memory; more than 1 on CUDA's sm_90 and newer
 /// alone.
 template <class Args>
-void launch_early(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, Stream stream,
-                  const Args& args, unsigned cluster = 1) {
+Error launch_early(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, Stream stream,
+                   const Args& args, unsigned cluster = 1) {
 #if defined(__HIP_PLATFORM_AMD__) || defined(__HIP__)
   (void)cluster;
-  kernel<<<grid, block, shared_bytes, stream>>>(args);
+  return launch(kernel, grid, block, shared_bytes, stream, args);
 #else
   // A multiprocessor changes how its L1 is split only when it is empty, which would end the overlap: the same split for
   // kernels that stream through shared memory and for small ones between them. Those of many blocks live from their L1.
@@ -156,9 +158,12 @@ void launch_early(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t share
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = count;
-  (void)cudaLaunchKernelEx(&config, kernel, args);  // last_error() tells
+  void* pointers[] = {const_cast<Args*>(&args)};
+  return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers);
 #endif
 }
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
 
 #if defined(__HIP_PLATFORM_AMD__) || defined(__HIP__)
 __device__ inline int warp_size() { return warpSize; }
