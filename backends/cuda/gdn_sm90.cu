@@ -61,7 +61,8 @@ std::size_t scratch_bytes(const DeltaRuleArgs& a, const Op<DeltaRuleArgs>& share
 }
 
 Error launch_scan(const Launcher& launcher, const GdnPrefillArgs& args, int blocks) {
-  if (const Error error = allow_shared_memory(gdn_scan_kernel, sizeof(ScanShared)); error != kSuccess) return error;
+  const int device_bytes = launcher.device().properties.shared_bytes_per_block;
+  if (const Error error = allow_shared_memory(gdn_scan_kernel, device_bytes); error != kSuccess) return error;
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -43,9 +43,9 @@ class Launcher {
 
   template <class Args>
   void operator()(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, const Args& args) const {
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || queue_.error != kSuccess) return;
-    if (shared_bytes > 48 * 1024) note_error(queue_, allow_shared_memory(kernel, shared_bytes), name_);
-    note_error(queue_, launch(kernel, grid, block, shared_bytes, queue_.stream, args), name_);
+    if (is_allowed(kernel, grid, shared_bytes)) {
+      note_error(queue_, launch(kernel, grid, block, shared_bytes, queue_.stream, args), name_);
+    }
   }
   /// For a kernel that calls wait_for_previous_kernel(): it may start while the one before it still runs.
   /// cluster: of launch_early(); a kernel that has one is never launched on older chips.
@@ -53,9 +53,9 @@ class Launcher {
   void early(void (*kernel)(Args), dim3 grid, dim3 block, std::size_t shared_bytes, const Args& args,
              unsigned cluster = 1) const {
     if (queue_.device->properties.major < 9) return (*this)(kernel, grid, block, shared_bytes, args);
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || queue_.error != kSuccess) return;
-    if (shared_bytes > 48 * 1024) note_error(queue_, allow_shared_memory(kernel, shared_bytes), name_);
-    note_error(queue_, launch_early(kernel, grid, block, shared_bytes, queue_.stream, args, cluster), name_);
+    if (is_allowed(kernel, grid, shared_bytes)) {
+      note_error(queue_, launch_early(kernel, grid, block, shared_bytes, queue_.stream, args, cluster), name_);
+    }
   }
   void zero(void* memory, std::size_t bytes) const { note_error(queue_, set_async(memory, 0, bytes, queue_.stream), name_); }
   void copy(void* to, const void* from, std::size_t bytes) const {
@@ -67,6 +67,20 @@ class Launcher {
   Queue& queue() const { return queue_; }
 
  private:
+  /// Chips give 48 KB to whoever asks, static shared memory included: no kernel that has dynamic memory beside it has
+  /// more than 8 KB of it.
+  static constexpr std::size_t kUnaskedBytes = 40 * 1024;
+
+  /// False: nothing to launch, or the queue has failed.
+  template <class Args>
+  bool is_allowed(void (*kernel)(Args), dim3 grid, std::size_t shared_bytes) const {
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return false;
+    if (shared_bytes > kUnaskedBytes && queue_.error == kSuccess) {
+      note_error(queue_, allow_shared_memory(kernel, device().properties.shared_bytes_per_block), name_);
+    }
+    return queue_.error == kSuccess;
+  }
+
   Queue& queue_;
   const char* name_;
 };

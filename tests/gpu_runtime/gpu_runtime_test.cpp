@@ -22,6 +22,7 @@ namespace {
 
 struct NoArgs {};
 void kernel(NoArgs) {}
+void other_kernel(NoArgs) {}
 
 /// A fresh runtime, and the backend's device 0 with two queues on it.
 struct Rig {
@@ -116,6 +117,35 @@ TEST_CASE("an error that the host left behind is not a launch's") {
 
   CHECK(rig.backend.synchronize(rig.queue, &error));
   CHECK(fake_runtime.launch_count == 1);
+}
+
+TEST_CASE("a kernel's shared memory is allowed once, all that the device has, and never taken back") {
+  const Rig rig;
+  BackendError error;
+  const auto* function = reinterpret_cast<const void*>(kernel);
+  fake_runtime.static_bytes[function] = 640;
+
+  for (const std::size_t bytes : {std::size_t{200} * 1024, std::size_t{60} * 1024, std::size_t{48} * 1024}) {
+    CAPTURE(bytes);
+    rig.launch(rig.queue, bytes);
+    CHECK(fake_runtime.dynamic_limits[function] == FakeRuntime::kOptInBytes - 640);
+  }
+  Launcher(rig.queue, "operator").early(other_kernel, dim3(1), dim3(32), 48 * 1024, NoArgs{});
+
+  CHECK(rig.backend.synchronize(rig.queue, &error));
+  CHECK(fake_runtime.launch_count == 4);
+  rig.launch(rig.queue, 227 * 1024);
+  CHECK_FALSE(rig.backend.synchronize(rig.queue, &error));
+}
+
+TEST_CASE("a kernel's own shared memory counts: with it, less than 48 KB may be too much unasked") {
+  const Rig rig;
+  BackendError error;
+  fake_runtime.static_bytes[reinterpret_cast<const void*>(kernel)] = 640;
+
+  rig.launch(rig.queue, 48 * 1024 - 100);
+
+  CHECK(rig.backend.synchronize(rig.queue, &error));
 }
 
 TEST_CASE("a recording that lacks an operator is given back") {

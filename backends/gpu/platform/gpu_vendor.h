@@ -111,12 +111,16 @@ inline Error end_capture(Stream stream, Recording* recording) {
 inline Error replay_capture(Recording recording, Stream stream) { return CAIRN_RUNTIME(GraphLaunch)(recording, stream); }
 inline Error release_capture(Recording recording) { return CAIRN_RUNTIME(GraphExecDestroy)(recording); }
 
-/// Lets a kernel use more dynamic shared memory than the default 48 KB.
+/// Lets a kernel use all the shared memory that a block has on the chosen device, less its static part. Always all: the
+/// setting is the process's, and another thread may be about to launch.
 template <class Kernel>
-Error allow_shared_memory(Kernel* kernel, std::size_t bytes) {
-  return CAIRN_RUNTIME(FuncSetAttribute)(reinterpret_cast<const void*>(kernel),
-                                         CAIRN_RUNTIME(FuncAttributeMaxDynamicSharedMemorySize),
-                                         static_cast<int>(bytes));
+Error allow_shared_memory(Kernel* kernel, int device_bytes) {
+  const void* function = reinterpret_cast<const void*>(kernel);
+  CAIRN_RUNTIME(FuncAttributes) attributes;
+  if (const Error error = CAIRN_RUNTIME(FuncGetAttributes)(&attributes, function); error != kSuccess) return error;
+  const int all = device_bytes - static_cast<int>(attributes.sharedSizeBytes);
+  if (attributes.maxDynamicSharedSizeBytes >= all) return kSuccess;
+  return CAIRN_RUNTIME(FuncSetAttribute)(function, CAIRN_RUNTIME(FuncAttributeMaxDynamicSharedMemorySize), all);
 }
 
 /// Queues a kernel that takes one argument struct.
