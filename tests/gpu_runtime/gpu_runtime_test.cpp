@@ -162,4 +162,29 @@ TEST_CASE("a recording that lacks an operator is given back") {
   CHECK(rig.backend.synchronize(rig.queue, &error));
 }
 
+TEST_CASE("a device that is too old is refused, and not counted when there is no other") {
+  fake_runtime = {};
+  const Backend& backend = *cairn_backend_entry(nullptr)->backends[0];
+  BackendError error;
+
+  fake_runtime.majors = {7};
+  CHECK(backend.device_count(&error) == -1);
+  CHECK(std::string(error.text).find("7.5") != std::string::npos);
+  CHECK(backend.open_device({}, &error) == nullptr);
+  CHECK(error.status == CAIRN_STATUS_UNSUPPORTED);
+
+  fake_runtime.majors = {7, 8};
+  CHECK(backend.device_count(&error) == 2);
+  CHECK(backend.open_device({.index = 0}, &error) == nullptr);
+  CHECK(error.status == CAIRN_STATUS_UNSUPPORTED);
+  BackendDevice* device = backend.open_device({.index = 1}, &error);
+  REQUIRE(device);
+  backend.close_device(device);
+  CHECK(backend.open_device({.index = 2}, &error) == nullptr);
+  CHECK(error.status == CAIRN_STATUS_NOT_FOUND);
+
+  fake_runtime.majors = {};
+  CHECK(backend.device_count(&error) == 0);
+}
+
 }  // namespace cairn::gpu
