@@ -23,10 +23,21 @@ bool device_failure(BackendError* error, Error code, const char* what) {
   return backend_failure(error, status, "%s: %s failed: %s", kFamily, what, error_text(code));
 }
 
+/// What the host had before the first select() of a call.
+thread_local Current hosts_current;
+thread_local bool has_selected = false;
+
 /// Every entry point may come from a thread that has not chosen the device yet.
 bool select(const Device& device, BackendError* error) {
+  if (!has_selected) hosts_current = find_current();
+  has_selected = true;
   const Error code = select_device(device.index);
   return code == kSuccess || device_failure(error, code, "choosing the device");
+}
+
+void restore_thread() {
+  if (has_selected) make_current(hosts_current);
+  has_selected = false;
 }
 
 /// No driver and no device are not failures: there are 0 devices.
@@ -224,6 +235,7 @@ Backend make_backend(const char* name, const OpTable* ops) {
       .end_recording = end_recording,
       .replay_recording = replay_recording,
       .release_recording = release_recording,
+      .restore_thread = restore_thread,
   };
 }
 

@@ -98,6 +98,9 @@ struct Backend {
   BackendRecording* (*end_recording)(BackendQueue*, BackendError*) = nullptr;
   bool (*replay_recording)(BackendQueue*, BackendRecording*, BackendError*) = nullptr;
   void (*release_recording)(BackendRecording*) = nullptr;
+  /// The calling thread has again the current device that it had before functions of this backend chose their own.
+  /// Null: they choose none.
+  void (*restore_thread)() = nullptr;
 };
 
 struct BackendList {

@@ -11,7 +11,9 @@
  * Errors      Functions return a cairn_status; cairn_last_error_message() has the details for the calling thread. On
  *             failure out-parameters are NULL or untouched, and states are as status.h says.
  * Threads     Devices and models: any thread. States, streams, decoders: one user at a time, else CAIRN_STATUS_BUSY.
- *             A host's rounding mode, denormals and floating-point traps neither matter nor change.
+ *             A host's rounding mode, denormals and floating-point traps neither matter nor change. The device that it
+ *             chose for its thread (cudaSetDevice, a driver's context, hipSetDevice) is current again after every call
+ *             and in its callbacks, but for those of logs and allocators, which may find another one.
  * Structs     Option and info structs begin with struct_size (use the *_INIT macros) and grow at their end. Zero means
  *             default. A larger struct of a newer header is accepted when the unknown tail is zero.
  * Text        UTF-8. Sizes in bytes, positions in tokens.

@@ -1,5 +1,6 @@
 // The one door of the C API: every function body runs inside guarded(), which clears and sets the thread's message,
-// catches everything, and refuses calls from inside a log or allocator callback.
+// catches everything, gives the thread back what it was left with, and refuses calls from inside a log or allocator
+// callback.
 #pragma once
 
 #include <atomic>
@@ -10,7 +11,9 @@
 #include <new>
 #include <utility>
 
+#include "cairn/status.h"
 #include "runtime/api/handle_table.h"
+#include "runtime/device/host_thread.h"
 #include "runtime/support/status.h"
 
 #if defined(__SSE2__)
@@ -58,6 +61,18 @@ class DefaultFloatingPoint {
   DefaultFloatingPoint(const DefaultFloatingPoint&) = delete;
 };
 
+/// At its end the thread has the host's own device again. Inside a log or allocator callback another call of the thread
+/// goes on, which counts on its device: a release from there leaves it.
+class HostDeviceScope {
+ public:
+  HostDeviceScope() = default;
+  ~HostDeviceScope() {
+    if (!HostCallbackScope::is_active()) restore_host_thread();
+  }
+  HostDeviceScope(const HostDeviceScope&) = delete;
+  HostDeviceScope& operator=(const HostDeviceScope&) = delete;
+};
+
 /// The status of the exception being handled.
 cairn_status report_exception() noexcept;
 
@@ -68,6 +83,7 @@ cairn_status guarded(Body&& body) noexcept {
     return set_last_error(CAIRN_STATUS_WRONG_STATE, "called from inside a log or allocator callback of this thread");
   }
   const DefaultFloatingPoint computing;
+  const HostDeviceScope device;
   try {
     clear_last_error();
     const Status status = std::forward<Body>(body)();
@@ -80,10 +96,17 @@ cairn_status guarded(Body&& body) noexcept {
 /// As guarded(), for functions that return nothing; they leave the thread's message alone.
 template <class Body>
 void guarded_release(Body&& body) noexcept {
+  const HostDeviceScope device;
   try {
     std::forward<Body>(body)();
   } catch (...) {  // NOLINT: nothing to tell it to
   }
+}
+
+/// Tells the host how far the call is; false cancels. The host's own device is current meanwhile.
+inline bool report_progress(cairn_progress_fn callback, void* user, std::uint64_t done, std::uint64_t total) {
+  restore_host_thread();
+  return callback(user, done, total) == 0;
 }
 
 inline std::uint64_t handle_value(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }

@@ -35,7 +35,7 @@ CairnFileReadOptions file_options(const cairn_model_options& options, const cair
   read.check_finite = options.check_finite != 0;
   if (options.progress) {
     read.progress = [callback = options.progress, user = options.progress_user](std::uint64_t done, std::uint64_t total) {
-      return callback(user, done, total) == 0;
+      return report_progress(callback, user, done, total);
     };
   }
   return read;
@@ -221,7 +221,7 @@ Status pack_folder(const char* folder, const char* path, const cairn_pack_option
   if (options.group_size != 0) pack_options.group_size = options.group_size;
   if (options.progress) {
     pack_options.progress = [&options](std::uint64_t done, std::uint64_t total) {
-      return options.progress(options.progress_user, done, total) == 0;
+      return report_progress(options.progress, options.progress_user, done, total);
     };
   }
   return pack(folder, path, pack_options);

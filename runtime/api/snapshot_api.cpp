@@ -18,7 +18,9 @@ namespace {
 
 ByteProgress progress_of(cairn_progress_fn callback, void* user) {
   if (!callback) return nullptr;
-  return [callback, user](std::uint64_t done, std::uint64_t total) { return callback(user, done, total) == 0; };
+  return [callback, user](std::uint64_t done, std::uint64_t total) {
+    return report_progress(callback, user, done, total);
+  };
 }
 
 /// A save between its checks and its sink.
@@ -63,6 +65,7 @@ Status save_to_callback(cairn_state* state, cairn_write_fn write, void* user, co
   CAIRN_TRY_ASSIGN(Save save, prepare_save(state, options));
   FunctionSink sink([&](const void* data, std::size_t size_bytes) -> Status {
     if (size_bytes == 0) return {};
+    restore_host_thread();
     const int result = write(user, data, size_bytes);
     if (result == 0) return {};
     return Status::error(CAIRN_STATUS_IO, "the write callback returned %d", result);
@@ -108,6 +111,7 @@ Status restore_from_callback(cairn_state* state, cairn_read_fn read, void* user,
   CAIRN_TRY_ASSIGN(const HeldState held, hold_state(state));
   const ReadFunction function = [read, user](void* to, std::size_t room) -> Result<std::size_t> {
     std::size_t count = 0;
+    restore_host_thread();
     const int result = read(user, to, room, &count);
     if (result != 0) return Status::error(CAIRN_STATUS_IO, "the read callback returned %d", result);
     if (count > room) return Status::error(CAIRN_STATUS_IO, "the read callback gave %zu bytes, asked for at most %zu", count, room);

@@ -89,7 +89,9 @@ Status prefill(cairn_stream* handle, const cairn_batch* batch_in) {
   }
   StepProgress progress;
   if (batch.progress) {
-    progress = [&batch](std::uint64_t done, std::uint64_t total) { return batch.progress(batch.progress_user, done, total) == 0; };
+    progress = [&batch](std::uint64_t done, std::uint64_t total) {
+      return report_progress(batch.progress, batch.progress_user, done, total);
+    };
   }
   return held.stream().prefill(inputs, sparse, progress);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/device/host_thread.h"
 #include "runtime/support/log.h"
 
 namespace cairn {
@@ -45,8 +46,10 @@ void BackendRegistry::load(Record& record) {
   }
   if (plugin.backends && !record.backend) record.reason = record.path + ": it has no backend '" + record.name + "'";
   // A plug-in that was not found is looked for again: the host may set CAIRN_BACKEND_PATH later.
-  record.is_loaded = record.backend != nullptr;
-  if (record.is_loaded) log_message(CAIRN_LOG_INFO, "device", "backend '%s' from %s", record.name.c_str(), record.path.c_str());
+  if (!record.backend) return;
+  remember_backend(*record.backend);
+  record.is_loaded = true;
+  log_message(CAIRN_LOG_INFO, "device", "backend '%s' from %s", record.name.c_str(), record.path.c_str());
 }
 
 const Backend* BackendRegistry::available(Record& record, BackendReport& report) {

@@ -119,6 +119,32 @@ TEST_CASE("an error that the host left behind is not a launch's") {
   CHECK(fake_runtime.launch_count == 1);
 }
 
+TEST_CASE("what was current on the host's thread is current again") {
+  fake_runtime = {};
+  fake_runtime.majors = {9, 9};
+  const Backend& backend = *cairn_backend_entry(nullptr)->backends[0];
+  BackendError error;
+  BackendDevice* device = backend.open_device({.index = 1}, &error);
+  REQUIRE(device);
+  backend.restore_thread();
+  const CUcontext of_host = fake_primary_context(5);
+  for (const CUcontext context : {of_host, CUcontext{nullptr}}) {
+    fake_runtime.current = context;
+
+    BackendQueue* queue = backend.create_queue(device, nullptr, &error);
+    CHECK(backend.synchronize(queue, &error));
+    CHECK(fake_runtime.current == fake_primary_context(1));
+    backend.destroy_queue(queue);
+    backend.restore_thread();
+
+    CHECK(fake_runtime.current == context);
+    fake_runtime.current = fake_primary_context(3);
+    backend.restore_thread();
+    CHECK(fake_runtime.current == fake_primary_context(3));
+  }
+  backend.close_device(device);
+}
+
 TEST_CASE("a kernel's shared memory is allowed once, all that the device has, and never taken back") {
   const Rig rig;
   BackendError error;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "runtime/api/guard.h"
 #include "runtime/device/backend_registry.h"
 #include "runtime/device/device.h"
 
@@ -74,6 +75,39 @@ TEST_CASE("every known backend is reported, with a path or a reason") {
     CHECK((report.device_count > 0 || !report.reason.empty()));
     if (report.name == "cpu" || report.name == "reference") CHECK(report.device_count == 1);
   }
+}
+
+int restored_count = 0;
+
+TEST_CASE("a thread has the host's own device again after every call, and while it is told of progress") {
+  static const Backend choosing = [] {
+    Backend backend{};
+    backend.restore_thread = [] { ++restored_count; };
+    return backend;
+  }();
+  remember_backend(choosing);
+  const auto restored_by = [](auto&& call) {
+    const int before = restored_count;
+    call();
+    return restored_count - before;
+  };
+
+  CHECK(restored_by([] { (void)api::guarded([] { return Status(); }); }) == 1);
+  CHECK(restored_by([] { (void)api::guarded([] { return Status::invalid_argument("no"); }); }) == 1);
+  CHECK(restored_by([] { api::guarded_release([] {}); }) == 1);
+  const auto release_in_callback = [] {
+    const api::HostCallbackScope callback;
+    api::guarded_release([] {});
+  };
+  CHECK(restored_by(release_in_callback) == 0);
+  const cairn_progress_fn see_count = [](void* seen, std::uint64_t, std::uint64_t) {
+    *static_cast<int*>(seen) = restored_count;
+    return 0;
+  };
+  const int before = restored_count;
+  int seen = before;
+  CHECK(api::report_progress(see_count, &seen, 1, 2));
+  CHECK(seen == before + 1);
 }
 
 TEST_CASE("copies and zeroing reach memory of every kind") {

@@ -70,6 +70,9 @@ inline Error last_error() { return kSuccess; }
 inline Error count_devices(int* count) { return *count = 2, kSuccess; }
 inline thread_local int emulated_device = 0;
 inline Error select_device(int index) { return emulated_device = index, kSuccess; }
+using Current = int;
+inline Current find_current() { return emulated_device; }
+inline void make_current(Current device) { emulated_device = device; }
 
 struct DeviceProperties {
   char name[128];

@@ -6,6 +6,7 @@
 #define CAIRN_RUNTIME(name) hip##name
 #define CAIRN_GPU_FAMILY "rocm"
 #else
+#include <cuda.h>
 #include <cuda_runtime.h>
 #define CAIRN_RUNTIME(name) cuda##name
 #define CAIRN_GPU_FAMILY "cuda"
@@ -28,6 +29,34 @@ inline Error last_error() { return CAIRN_RUNTIME(GetLastError)(); }
 
 inline Error count_devices(int* count) { return CAIRN_RUNTIME(GetDeviceCount)(count); }
 inline Error select_device(int index) { return CAIRN_RUNTIME(SetDevice)(index); }
+
+/// What work of the calling thread goes to: a device, or CUDA's context, which may be one that the host made, or none.
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP__)
+using Current = int;
+inline Current find_current() {
+  int device = 0;
+  return hipGetDevice(&device) == hipSuccess ? device : 0;
+}
+inline void make_current(Current device) { (void)hipSetDevice(device); }
+#else
+using Current = CUcontext;
+template <class Function>
+Function driver_function(const char* name) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  const Error error = cudaGetDriverEntryPointByVersion(name, &function, 4000, cudaEnableDefault, &found);
+  return error == kSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<Function>(function) : nullptr;
+}
+inline Current find_current() {
+  static const auto get = driver_function<CUresult (*)(CUcontext*)>("cuCtxGetCurrent");
+  CUcontext context = nullptr;
+  return get && get(&context) == CUDA_SUCCESS ? context : nullptr;
+}
+inline void make_current(Current context) {
+  static const auto set = driver_function<CUresult (*)(CUcontext)>("cuCtxSetCurrent");
+  if (set) (void)set(context);
+}
+#endif
 
 struct DeviceProperties {
   char name[128];
