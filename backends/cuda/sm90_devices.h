@@ -1,7 +1,7 @@
 // What planning may count on: the device of a call is not known yet.
 #pragma once
 
-#include "backends/gpu/platform/gpu_platform.h"
+#include "backends/gpu/gpu_device.h"
 
 namespace cairn::gpu {
 
@@ -9,10 +9,10 @@ namespace cairn::gpu {
 inline bool has_only_sm90() {
   static const bool is_so = [] {
     int count = 0;
-    if (count_devices(&count) != kSuccess) return false;
+    if (take_failure(count_devices(&count))) return false;
     for (int i = 0; i < count; ++i) {
       DeviceProperties properties;
-      if (read_properties(i, &properties) != kSuccess || properties.major != 9) return false;
+      if (take_failure(read_properties(i, &properties)) || properties.major != 9) return false;
     }
     return count > 0;
   }();

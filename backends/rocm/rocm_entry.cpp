@@ -2,6 +2,7 @@
 #include <hip/hip_runtime_api.h>
 
 #include "backends/gpu/gpu_backend.h"
+#include "backends/gpu/gpu_device.h"
 #include "backends/rocm/rocm_architectures.h"
 #include "cairn/status.h"
 
@@ -20,7 +21,7 @@ const Backend& shared_backend() {
 std::int32_t count_visible(BackendError* error) {
   int count = 0;
   const hipError_t code = hipGetDeviceCount(&count);
-  if (code == hipSuccess) return count;
+  if (!take_failure(code)) return count;
   backend_failure(error, CAIRN_STATUS_NOT_FOUND, "no device was found: %s (is /dev/kfd there and readable?)",
                   hipGetErrorString(code));
   return -1;
@@ -29,7 +30,7 @@ std::int32_t count_visible(BackendError* error) {
 /// False, with the reason, for a device that this build has no code for.
 bool is_usable(std::int32_t index, BackendError* error) {
   hipDeviceProp_t properties;
-  if (const hipError_t code = hipGetDeviceProperties(&properties, index); code != hipSuccess) {
+  if (const hipError_t code = hipGetDeviceProperties(&properties, index); take_failure(code)) {
     return backend_failure(error, CAIRN_STATUS_DEVICE, "rocm: reading the properties of device %d failed: %s", index,
                            hipGetErrorString(code));
   }
