@@ -165,25 +165,41 @@ bool begin_recording(BackendQueue* handle, BackendError* error) {
   return code == kSuccess || device_failure(error, code, "starting a recording");
 }
 
+/// What a BackendRecording is.
+struct DeviceRecording {
+  const Device& device;
+  Recording work;
+};
+DeviceRecording& recording_of(BackendRecording* handle) { return *reinterpret_cast<DeviceRecording*>(handle); }
+
 BackendRecording* end_recording(BackendQueue* handle, BackendError* error) {
   Queue& queue = queue_of(handle);
-  Recording recording = nullptr;
-  note_error(queue, end_capture(queue.stream, &recording), "a recording");
-  if (queue.error == kSuccess) return reinterpret_cast<BackendRecording*>(recording);
-  if (recording) (void)take_failure(release_capture(recording));  // it lacks an operator that was refused
-  device_failure(error, queue.error, queue.failed_operator);
-  queue.error = kSuccess;
+  Recording work = nullptr;
+  note_error(queue, end_capture(queue.stream, &work), "a recording");
+  if (queue.error == kSuccess) {
+    if (auto* recording = new (std::nothrow) DeviceRecording{*queue.device, work}) {
+      return reinterpret_cast<BackendRecording*>(recording);
+    }
+    backend_failure(error, CAIRN_STATUS_OUT_OF_MEMORY, "%s: no memory for a recording", kFamily);
+  } else {
+    device_failure(error, queue.error, queue.failed_operator);
+    queue.error = kSuccess;
+  }
+  if (work) (void)take_failure(release_capture(work));
   return nullptr;
 }
 
 bool replay_recording(BackendQueue* handle, BackendRecording* recording, BackendError* error) {
   Queue& queue = queue_of(handle);
-  const Error code = replay_capture(reinterpret_cast<Recording>(recording), queue.stream);
+  const Error code = replay_capture(recording_of(recording).work, queue.stream);
   return code == kSuccess || device_failure(error, code, "replaying a recording");
 }
 
-void release_recording(BackendRecording* recording) {
-  (void)take_failure(release_capture(reinterpret_cast<Recording>(recording)));
+void release_recording(BackendRecording* handle) {
+  DeviceRecording& recording = recording_of(handle);
+  BackendError ignored;
+  if (select(recording.device, &ignored)) (void)take_failure(release_capture(recording.work));
+  delete &recording;
 }
 #else
 constexpr decltype(Backend::begin_recording) begin_recording = nullptr;

@@ -162,6 +162,7 @@ inline cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
 inline cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return fake_runtime.result("cudaGraphLaunch"); }
 inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) {
   --fake_runtime.live_recordings;
+  if (!fake_runtime.current) fake_runtime.current = fake_primary_context(0);  // as whatever needs a context
   return fake_runtime.result("cudaGraphExecDestroy");
 }
 inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {

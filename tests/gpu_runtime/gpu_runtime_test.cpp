@@ -134,6 +134,11 @@ TEST_CASE("what was current on the host's thread is current again") {
     BackendQueue* queue = backend.create_queue(device, nullptr, &error);
     CHECK(backend.synchronize(queue, &error));
     CHECK(fake_runtime.current == fake_primary_context(1));
+    REQUIRE(backend.begin_recording(queue, &error));
+    BackendRecording* recording = backend.end_recording(queue, &error);
+    backend.restore_thread();
+    CHECK(fake_runtime.current == context);
+    backend.release_recording(recording);
     backend.destroy_queue(queue);
     backend.restore_thread();
 
