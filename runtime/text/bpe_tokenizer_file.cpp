@@ -3,6 +3,7 @@
 
 #include "runtime/import/json_reader.h"
 #include "runtime/text/bpe_tokenizer.h"
+#include "runtime/text/split_pattern.h"
 
 namespace cairn {
 namespace {

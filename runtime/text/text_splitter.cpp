@@ -8,6 +8,8 @@
 #include <iterator>
 #include <vector>
 
+#include "runtime/text/split_pattern.h"
+
 namespace cairn {
 namespace {
 
@@ -19,50 +21,12 @@ constexpr std::uint32_t kHeapLimitKib = 262'144;
 constexpr std::uint32_t kKnownSteps = 50'000'000;
 constexpr std::uint64_t kUnknownStepBytes = 4'000'000'000;
 
-/// Patterns of public tokenizers: a match of n bytes takes some multiple of n steps, whatever the text.
-constexpr const char* kKnownPatterns[] = {
-    kGpt2Pattern,
-    // Qwen2 and Qwen3
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-    // Qwen3.5
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+)"
-    R"(|\s+(?!\S)|\s+)",
-    // cl100k, dolma2
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-};
-
-/// The pattern with \s and \S as Unicode's White_Space; PCRE2's own \s holds U+180E as well.
-std::string with_white_space(const std::string& pattern) {
-  constexpr const char* kWhiteSpace =
-      R"(\x09-\x0d\x20\x85\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-  std::string result;
-  bool is_class = false;
-  for (std::size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    const char next = i + 1 < pattern.size() ? pattern[i + 1] : '\0';
-    if (c == '\\' && (next == 's' || (next == 'S' && !is_class))) {
-      result += is_class ? kWhiteSpace : std::string(next == 's' ? "[" : "[^") + kWhiteSpace + "]";
-      ++i;
-      continue;
-    }
-    if (c == '\\') {
-      result += c;
-      if (next != '\0') result += next;
-      ++i;
-      continue;
-    }
-    if (c == '[') is_class = true;
-    if (c == ']') is_class = false;
-    result += c;
-  }
-  return result;
-}
-
 struct FreeMatch {
   void operator()(pcre2_match_data* match) const { pcre2_match_data_free(match); }
 };
 struct FreeContext {
   void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
+  void operator()(pcre2_compile_context* context) const { pcre2_compile_context_free(context); }
 };
 
 }  // namespace
@@ -74,17 +38,20 @@ struct TextSplitter::Compiled {
 
 TextSplitter::~TextSplitter() = default;
 
-Result<std::unique_ptr<TextSplitter>> TextSplitter::compile(const std::string& source, bool drops_gaps, bool is_known) {
+Result<std::unique_ptr<TextSplitter>> TextSplitter::compile(const std::string& source, bool drops_gaps) {
   if (source.size() > kMaxPatternBytes) {
     return Status::limit_exceeded("tokenizer: a pattern of %zu bytes (limit %zu)", source.size(), kMaxPatternBytes);
   }
-  const std::string pattern = with_white_space(source);
+  CAIRN_TRY_ASSIGN(const SplitPattern pattern, translate_pattern(source));
+  const std::unique_ptr<pcre2_compile_context, FreeContext> context(pcre2_compile_context_create(nullptr));
+  if (!context) return Status::out_of_memory("tokenizer: no memory for a pattern");
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);  // whatever PCRE2 was built with
   int error = 0;
   PCRE2_SIZE offset = 0;
   auto compiled = std::make_unique<Compiled>();
-  compiled->code =
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_ANCHORED, &error, &offset, nullptr);
+  compiled->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.text.data()), pattern.text.size(),
+                                 PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_ANCHORED,
+                                 &error, &offset, context.get());
   if (!compiled->code) {
     PCRE2_UCHAR text[256] = {0};
     pcre2_get_error_message(error, text, sizeof text);
@@ -96,8 +63,7 @@ Result<std::unique_ptr<TextSplitter>> TextSplitter::compile(const std::string& s
   std::unique_ptr<TextSplitter> splitter(new TextSplitter());
   splitter->compiled_ = std::move(compiled);
   splitter->drops_gaps_ = drops_gaps;
-  splitter->is_known_ =
-      is_known || std::find(std::begin(kKnownPatterns), std::end(kKnownPatterns), source) != std::end(kKnownPatterns);
+  splitter->is_known_ = pattern.is_known;
   return splitter;
 }
 

@@ -10,17 +10,12 @@
 
 namespace cairn {
 
-/// What a ByteLevel pre-tokenizer splits by on its own.
-inline constexpr const char* kGpt2Pattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
-/// A compiled pattern (PCRE2, UTF-8, Unicode properties; \s is Unicode's White_Space). Immutable, thread-safe.
+/// A compiled pattern, which means what split_pattern.h says. Immutable, thread-safe.
 class TextSplitter {
  public:
-  /// FORMAT: the pattern does not compile. LIMIT_EXCEEDED: it has more than 16 KiB.
-  /// is_known: a match of n bytes takes some multiple of n steps, whatever the text; patterns of public models are.
-  static Result<std::unique_ptr<TextSplitter>> compile(const std::string& pattern, bool drops_gaps = false,
-                                                       bool is_known = false);
+  /// FORMAT: the pattern does not compile. UNSUPPORTED: it may mean another thing here than where it was written.
+  /// LIMIT_EXCEEDED: it has more than 16 KiB.
+  static Result<std::unique_ptr<TextSplitter>> compile(const std::string& pattern, bool drops_gaps = false);
   ~TextSplitter();
   TextSplitter(const TextSplitter&) = delete;
   TextSplitter& operator=(const TextSplitter&) = delete;
@@ -35,7 +30,7 @@ class TextSplitter {
   class Matcher;
   std::unique_ptr<Compiled> compiled_;
   bool drops_gaps_ = false;
-  bool is_known_ = false;  ///< a pattern of public models, whose matches are known to take few steps
+  bool is_known_ = false;  ///< matches are known to take few steps
 };
 
 /// Canonical composition (NFC); ASCII comes back as it is. INVALID_ARGUMENT: not UTF-8.

@@ -8,6 +8,7 @@
 #include "runtime/import/json_reader.h"
 #include "runtime/text/added_tokens.h"
 #include "runtime/text/piece_cache.h"
+#include "runtime/text/split_pattern.h"
 #include "runtime/text/text_splitter.h"
 #include "runtime/text/tokenizer.h"
 
@@ -18,13 +19,6 @@ constexpr std::int32_t kSpecialCount = 258;      // ids from the number of ranks
 constexpr std::size_t kMaxCharacters = 400'000;  // a text is cut here first
 constexpr std::size_t kMaxRun = 25'000;          // and runs of blanks, or of other characters, here
 constexpr std::int64_t kMaxRank = std::int64_t{1} << 22;
-
-// The intersections of the original, [A&&[^\p{Han}]], as the complement of Han and of the categories that A leaves out.
-constexpr const char* kPattern =
-    R"([\p{Han}]+)"
-    R"(|[^\r\n\p{L}\p{N}]?[^\p{Han}\p{Ll}\p{N}\p{P}\p{S}\p{Z}\p{C}]*[^\p{Han}\p{Lu}\p{Lt}\p{N}\p{P}\p{S}\p{Z}\p{C}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
-    R"(|[^\r\n\p{L}\p{N}]?[^\p{Han}\p{Ll}\p{N}\p{P}\p{S}\p{Z}\p{C}]+[^\p{Han}\p{Lu}\p{Lt}\p{N}\p{P}\p{S}\p{Z}\p{C}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
-    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 bool decode_base64(std::string_view text, std::string& bytes) {
   bytes.clear();
@@ -162,7 +156,7 @@ Status TiktokenTokenizer::build(const TokenizerConfig& config) {
   }
   if (tokens_.empty()) return Status::format_error("tiktoken.model: no ranks");
   CAIRN_TRY(read_specials(config.extra));
-  CAIRN_TRY_ASSIGN(splitter_, TextSplitter::compile(kPattern, false, true));
+  CAIRN_TRY_ASSIGN(splitter_, TextSplitter::compile(kKimiPattern));
   return {};
 }
 
