@@ -52,7 +52,9 @@ class TiktokenTokenizer : public Tokenizer {
                ? std::string_view(tokens_[static_cast<std::size_t>(id)])
                : std::string_view();
   }
-  bool is_special(std::int32_t id) const override { return id >= rank_count_ && id < id_end(); }
+  bool is_special(std::int32_t id) const override {
+    return id >= rank_count_ && id < id_end() && is_special_[static_cast<std::size_t>(id - rank_count_)];
+  }
   std::int32_t id_end() const override { return static_cast<std::int32_t>(tokens_.size()); }
 
  private:
@@ -78,6 +80,8 @@ class TiktokenTokenizer : public Tokenizer {
   std::unordered_map<std::string, std::int32_t, BytesHash, std::equal_to<>> ranks_;
   std::vector<std::string> tokens_;
   std::int32_t rank_count_ = 0;
+  std::vector<bool>
+      is_special_;  ///< by id - rank_count_; decoding leaves these out; what has no name of its own is one
   AddedTokens specials_;
   std::unique_ptr<TextSplitter> splitter_;
   mutable std::mutex cache_mutex_;
@@ -110,6 +114,7 @@ Status TiktokenTokenizer::read_rank(std::string_view line, std::size_t number) {
 
 Status TiktokenTokenizer::read_specials(const std::string& settings) {
   rank_count_ = static_cast<std::int32_t>(tokens_.size());
+  is_special_.assign(kSpecialCount, true);
   for (std::int32_t i = 0; i < kSpecialCount; ++i)
     tokens_.push_back("<|reserved_token_" + std::to_string(rank_count_ + i) + "|>");
   if (!settings.empty()) {
@@ -130,7 +135,13 @@ Status TiktokenTokenizer::read_specials(const std::string& settings) {
           return Status::limit_exceeded("tokenizer_config.json: added token %s has %zu bytes, more than %zu",
                                         name.c_str(), content.size(), kMaxAddedTokenBytes);
         }
+        const auto special = entry.find("special");
+        if (special != entry.end() && !special->is_boolean()) {
+          return Status::format_error("tokenizer_config.json: added token %s: field 'special' is not true or false",
+                                      name.c_str());
+        }
         tokens_[static_cast<std::size_t>(id)] = content;
+        is_special_[static_cast<std::size_t>(id - rank_count_)] = special != entry.end() && *special == true;
       }
     }
   }
@@ -138,7 +149,6 @@ Status TiktokenTokenizer::read_specials(const std::string& settings) {
     AddedToken token;
     token.content = tokens_[static_cast<std::size_t>(id)];
     token.id = id;
-    token.special = true;
     specials_.add(token);
   }
   return {};

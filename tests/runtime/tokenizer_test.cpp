@@ -283,6 +283,23 @@ TEST_CASE("tiktoken ranks merge by the bytes of the pair, and specials stand beh
   CHECK(tokenizer->decode(encoded(*tokenizer, letters), true) == letters);
 }
 
+TEST_CASE("a named token that is not special is matched as one and stays in what is decoded") {
+  TokenizerConfig config = tiktoken_config();
+  config.extra = R"({"added_tokens_decoder": {"258": {"content": "[BOS]", "special": true},
+    "259": {"content": "<think>", "special": false}, "260": {"content": "[EOS]", "special": true},
+    "262": {"content": "<|tool|>"}}})";
+  const auto tokenizer = make(config);
+
+  const auto ids = encoded(*tokenizer, "[BOS]<think>ab[EOS]<|reserved_token_261|><|tool|>");
+
+  CHECK(ids == std::vector<std::int32_t>{258, 259, 256, 260, 261, 262});
+  CHECK(tokenizer->decode(ids, true) == "<think>ab<|tool|>");
+  for (const std::int32_t id : {259, 262}) CHECK_FALSE(tokenizer->is_special(id));
+  for (const std::int32_t id : {258, 260, 261, 515}) CHECK(tokenizer->is_special(id));
+  config.extra = R"({"added_tokens_decoder": {"258": {"content": "[BOS]", "special": "yes"}}})";
+  CHECK(make_tokenizer(config).status().code() == CAIRN_STATUS_FORMAT);
+}
+
 TEST_CASE("the pattern of Kimi keeps Han apart and cuts digits by three") {
   std::mt19937 random(12);
   TokenizerConfig config = tiktoken_config();
