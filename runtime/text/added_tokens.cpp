@@ -13,9 +13,13 @@ bool is_space(utf8proc_int32_t c) {
   return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
 }
 
-/// Unicode's \w: letters, marks, digits, number letters, connectors, joiners. A fraction or a superscript is none.
+/// Unicode's \w: letters, marks, digits, number letters, connectors, joiners, and the symbols that are alphabetic
+/// (Latin letters in circles and squares). A fraction or a superscript is none.
 bool is_word(utf8proc_int32_t c) {
   if (c == 0x200c || c == 0x200d) return true;
+  if ((c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
+      (c >= 0x1f170 && c <= 0x1f189))
+    return true;
   const utf8proc_category_t category = utf8proc_category(c);
   return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) || category == UTF8PROC_CATEGORY_PC;
 }
@@ -82,6 +86,7 @@ Status AddedTokens::split(std::string_view text, TextBudget& budget,
       at = match.end;  // plain, and no shorter token is looked for in it
       continue;
     }
+    at = match.end;  // a token that begins in the blanks which this one strips is found too
     std::size_t length = 0;
     while (match.token->lstrip && match.begin > done &&
            is_space(character_at(text, previous(text, match.begin), length))) {
@@ -92,7 +97,7 @@ Status AddedTokens::split(std::string_view text, TextBudget& budget,
     }
     if (match.begin > done) CAIRN_TRY(plain(text.substr(done, match.begin - done)));
     token(match.token->id);
-    done = at = match.end;
+    done = match.end;
   }
   if (done < text.size()) CAIRN_TRY(plain(text.substr(done)));
   return {};

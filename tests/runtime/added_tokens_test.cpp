@@ -32,16 +32,37 @@ TEST_CASE("an added token that is a single word is none beside what Unicode call
     return std::find(ids.begin(), ids.end(), id) != ids.end();
   };
 
-  for (const char* text : {"<end>", "\u00bd<end>", "<end>\u00b2", "-<end>-", "\u4e2d <end>", "\U0001faa8<end>"}) {
+  for (const char* text : {"<end>", "\u00bd<end>", "<end>\u00b2", "-<end>-", "\u4e2d <end>", "\U0001faa8<end>",
+                           "\u24ea<end>", "<end>\U0001f16a"}) {
     CAPTURE(text);
     CHECK(has(text, 300));
   }
-  for (const char* text : {"a<end>", "<end>_", "\u200d<end>", "<end>\u0301", "\u2167<end>", "<end>\u0663", "\u4e2d<end>"}) {
+  for (const char* text :
+       {"a<end>", "<end>_", "\u200d<end>", "<end>\u0301", "\u2167<end>", "<end>\u0663", "\u4e2d<end>", "\u24b6<end>",
+        "<end>\u24e9", "\U0001f130<end>", "<end>\U0001f169", "\U0001f189<end>"}) {
     CAPTURE(text);
     CHECK_FALSE(has(text, 300));
     CHECK_FALSE(has(text, 301));
   }
   CHECK(has("a<e", 301));
+}
+
+TEST_CASE("a token that begins in the blanks which another strips is found, and what follows it is text") {
+  Json root = small_tokenizer();
+  root["added_tokens"] = Json::parse(
+      R"([{"id": 300, "content": "<r>", "rstrip": true, "normalized": false},
+          {"id": 301, "content": "\n\n", "normalized": false},
+          {"id": 302, "content": " <l>", "lstrip": true, "normalized": false}])");
+  TokenizerConfig config;
+  config.kind = TokenizerKind::kBpe;
+  config.data = root.dump();
+  const auto tokenizer = make(config);
+  const std::int32_t blank = encoded(*tokenizer, " ").front();
+
+  CHECK(encoded(*tokenizer, "<r> ab") == std::vector<std::int32_t>{300, 256});
+  CHECK(encoded(*tokenizer, "<r> \n\nab") == std::vector<std::int32_t>{300, 301, 256});
+  CHECK(encoded(*tokenizer, "<r>\n\n  ab") == std::vector<std::int32_t>{300, 301, blank, blank, 256});
+  CHECK(encoded(*tokenizer, "<r>   <l>ab") == std::vector<std::int32_t>{300, 302, 256});
 }
 
 TEST_CASE("an added token that is normalised is found in either form of a text") {
