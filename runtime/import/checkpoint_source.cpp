@@ -205,6 +205,12 @@ Status take_mlp(CheckpointSource& source, const WantedTensor& wanted, const std:
     return source.take_expert_rows(wanted, fused, {mlp.expert_count, 2 * rows, columns}, expert.expert, first);
   }
   const std::string one = stem + "experts." + std::to_string(expert.expert) + ".";
+bool is_head_tied(ImportContext& context, bool says_tied, const std::string& head) {
+  if (!context.tensors.has(head)) return true;
+  if (says_tied) context.tensors.mark_used(head);
+  return says_tied;
+}
+
   const char* short_name = expert.part == "gate.weight" ? "w1.weight"
                            : expert.part == "up.weight" ? "w3.weight"
                                                         : "w2.weight";

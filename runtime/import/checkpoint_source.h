@@ -74,7 +74,11 @@ Status take_mlp(CheckpointSource& source, const WantedTensor& wanted, const std:
 /// A shared expert of width 0 is saved as empty tensors and a gate, which have no part in the arithmetic.
 void ignore_empty_shared_experts(ImportContext& context);
 
-/// UNSUPPORTED: quantised or MLX re-exports, told by config fields and tensor names.
+/// The head is the embedding: a field says so, or there is no head (public-models.md 7, trap 6). Leaves out the head of
+/// a tied model.
+bool is_head_tied(ImportContext& context, bool says_tied, const std::string& head = "lm_head.weight");
+
+/// UNSUPPORTED: quantised re-exports, told by config fields and tensor names.
 Status refuse_reexports(const ImportContext& context);
 
 /// Fields that say nothing about the arithmetic; refuses those that would (rope scaling, sliding windows, dropout is

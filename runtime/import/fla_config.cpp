@@ -194,7 +194,7 @@ Status import_with(ImportContext& context, const char* architecture) {
   d.model_dim = reader.int32("hidden_size");
   d.vocab_size = reader.int32("vocab_size");
   d.norm_eps = reader.number("norm_eps", 1e-6F);
-  d.tied_embedding = reader.boolean("tie_word_embeddings", false);
+  d.tied_embedding = is_head_tied(context, reader.boolean("tie_word_embeddings", false));
   d.trained_tokens = reader.integer("max_position_embeddings", 0);
   const std::string kind = architecture;
   LayerConfig layer = kind == "gated_deltanet" ? read_gated_deltanet(reader, d.norm_eps)
@@ -212,7 +212,6 @@ Status import_with(ImportContext& context, const char* architecture) {
   reader.check(read_tokenizer_files(context, reader));
   CAIRN_TRY(reader.finish());
   CAIRN_TRY(validate(d, context.limits));
-  if (d.tied_embedding && context.tensors.has("lm_head.weight")) context.tensors.mark_used("lm_head.weight");
   CheckpointSource source(context, "model.");
   CAIRN_TRY(source.take_all([&](const WantedTensor& wanted) { return take_tensor(source, wanted, d); }));
   return take_gate_biases(context, d);

@@ -103,7 +103,7 @@ Status import_gdn2(ImportContext& context) {
   d.model_dim = reader.int32("hidden_size");
   d.vocab_size = reader.int32("vocab_size");
   d.norm_eps = reader.number("norm_eps", 1e-5F);
-  d.tied_embedding = reader.boolean("tie_word_embeddings", false);
+  d.tied_embedding = is_head_tied(context, reader.boolean("tie_word_embeddings", false));
   d.trained_tokens = reader.integer("max_position_embeddings", 0);
   LayerConfig gdn2 = read_gdn2(reader, d.norm_eps), attention;
   const std::int32_t every = reader.int32("attn_every", 0);

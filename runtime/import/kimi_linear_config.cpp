@@ -206,7 +206,8 @@ Status import_kimi_linear(ImportContext& context) {
   d.vocab_size = reader.int32("vocab_size");
   d.norm_eps = reader.number("rms_norm_eps", 1e-5F);
   // The model's class never ties: a head that is there counts, whatever the field says.
-  d.tied_embedding = reader.boolean("tie_word_embeddings", false) && !context.tensors.has("lm_head.weight");
+  (void)reader.boolean("tie_word_embeddings", false);
+  d.tied_embedding = is_head_tied(context, false);
   d.trained_tokens = reader.integer("model_max_length", 0);
   if (reader.has("max_position_embeddings")) d.trained_tokens = reader.integer("max_position_embeddings", 0);
   reader.check(read_kinds(reader, context, read_latent(reader), d.norm_eps, d));

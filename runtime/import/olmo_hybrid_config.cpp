@@ -91,7 +91,7 @@ Status import_olmo_hybrid(ImportContext& context) {
   d.model_dim = reader.int32("hidden_size");
   d.vocab_size = reader.int32("vocab_size");
   d.norm_eps = reader.number("rms_norm_eps", 1e-6F);
-  d.tied_embedding = reader.boolean("tie_word_embeddings", false);
+  d.tied_embedding = is_head_tied(context, reader.boolean("tie_word_embeddings", false));
   d.trained_tokens = reader.integer("max_position_embeddings", 0);
   const std::int32_t heads = reader.int32("num_attention_heads");
   LayerConfig gdn = read_gdn(reader, d.model_dim, heads), attention = read_attention(reader, d.model_dim, heads);
@@ -102,7 +102,6 @@ Status import_olmo_hybrid(ImportContext& context) {
   reader.check(read_tokenizer_files(context, reader));
   CAIRN_TRY(reader.finish());
   CAIRN_TRY(validate(d, context.limits));
-  if (d.tied_embedding && context.tensors.has("lm_head.weight")) context.tensors.mark_used("lm_head.weight");
   CheckpointSource source(context, "model.");
   return source.take_all([&](const WantedTensor& wanted) { return take_tensor(source, wanted, d); });
 }

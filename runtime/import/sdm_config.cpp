@@ -181,7 +181,7 @@ Status import_sdm(ImportContext& context) {
   d.model_dim = reader.int32("dim");
   d.vocab_size = reader.int32("vocab_size");
   d.norm_eps = reader.number("norm_eps", 1e-5F);
-  d.tied_embedding = reader.boolean("weight_tying", false);
+  d.tied_embedding = is_head_tied(context, reader.boolean("weight_tying", false), "output.weight");
   d.trained_tokens = reader.integer("max_seqlen", 0);
   Kinds kinds = read_kinds(reader, d.model_dim);
   kinds.full.mlp.hidden_dim = kinds.window.mlp.hidden_dim = kinds.sdm.mlp.hidden_dim =
