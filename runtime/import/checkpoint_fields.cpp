@@ -5,6 +5,7 @@
 
 #include "runtime/import/checkpoint_source.h"
 #include "runtime/support/file.h"
+#include "runtime/support/log.h"
 
 namespace cairn {
 namespace {
@@ -30,15 +31,24 @@ void add_stop_token(TokenizerConfig& tokenizer, std::int32_t id) {
   }
 }
 
+void drop_unknown_ids(std::vector<std::int32_t>& ids, std::int32_t vocab_size, const std::string& where) {
+  const std::size_t dropped = std::erase_if(ids, [vocab_size](std::int32_t id) { return id >= vocab_size; });
+  if (dropped > 0) {
+    log_message(CAIRN_LOG_WARNING, "import", "%s: %zu ids outside the vocabulary of %d are left out", where.c_str(),
+                dropped, vocab_size);
+  }
+}
+
 /// generation_config.json first: config.json often names only one of the ids that end a reply.
-Status read_stop_tokens(const std::string& folder, TokenizerConfig& tokenizer) {
-  CAIRN_TRY_ASSIGN(const nlohmann::json generation, read_optional_json(folder, "generation_config.json"));
+Status read_stop_tokens(const ImportContext& context, TokenizerConfig& tokenizer) {
+  CAIRN_TRY_ASSIGN(const nlohmann::json generation, read_optional_json(context.folder, "generation_config.json"));
   if (!generation.is_null()) {
     ConfigReader reader(generation, "generation_config.json");
-    const std::vector<std::int32_t> ids = reader.integers_or_one("eos_token_id");
+    std::vector<std::int32_t> ids = reader.integers_or_one("eos_token_id");
     for (const auto& [key, value] : generation.items())
       reader.ignore({key.c_str()});  // sampling defaults are the caller's
     CAIRN_TRY(reader.finish());
+    drop_unknown_ids(ids, context.description.vocab_size, "generation_config.json: eos_token_id");
     for (const std::int32_t id : ids) add_stop_token(tokenizer, id);
     if (tokenizer.eos < 0 && !ids.empty()) tokenizer.eos = ids.front();
   }
@@ -87,6 +97,31 @@ Status read_texts(const std::string& folder, TokenizerConfig& tokenizer) {
     break;
   }
   return {};
+}
+
+/// UNSUPPORTED: a rotation that is scaled; "default" is one that is not.
+Status check_rope_scaling(ConfigReader& reader) {
+  if (!reader.has("rope_scaling")) return {};
+  ConfigReader inner(reader.object("rope_scaling"), reader.where() + ".rope_scaling");
+  if (!inner.has("rope_type")) (void)inner.text("type");  // one of them is needed
+  inner.expect("rope_type", "default");
+  inner.expect("type", "default");
+  inner.ignore({"mrope_interleaved", "mrope_section"});
+  return inner.finish();
+}
+
+/// A field of token ids: those of the text model or, when it names none, of the container around it. Ids outside the
+/// vocabulary, which the rows of the embedding bound, are left out.
+std::vector<std::int32_t> read_token_ids(const ImportContext& context, ConfigReader& reader, const char* key) {
+  std::vector<std::int32_t> ids = reader.integers_or_one(key);
+  if (ids.empty() && context.config.contains(key)) {
+    const nlohmann::json outer = {{key, context.config[key]}};
+    ConfigReader around(outer, "config.json");
+    ids = around.integers_or_one(key);
+    reader.check(around.finish());
+  }
+  drop_unknown_ids(ids, context.description.vocab_size, reader.where() + ": " + key);
+  return ids;
 }
 
 }  // namespace
@@ -140,6 +175,8 @@ void read_generic_fields(ConfigReader& reader) {
                  "pretraining_tp",
                  "attn_implementation",
                  "_attn_implementation",
+                 "_attn_implementation_autoset",
+                 "num_return_sequences",
                  "max_window_layers",
                  "problem_type",
                  "id2label",
@@ -149,7 +186,7 @@ void read_generic_fields(ConfigReader& reader) {
                  "is_encoder_decoder",
                  "chunk_size_feed_forward",
                  "tokenizer_class"});
-  reader.expect("rope_scaling", nullptr);
+  reader.check(check_rope_scaling(reader));
   reader.expect("use_sliding_window", false);
   reader.expect("sliding_window", nullptr);
   reader.expect("tie_encoder_decoder", false);
@@ -209,11 +246,12 @@ std::vector<bool> read_layer_types(ConfigReader& reader, std::int32_t layer_coun
 
 Status read_tokenizer_files(ImportContext& context, ConfigReader& reader) {
   TokenizerConfig& tokenizer = context.description.tokenizer;
-  tokenizer.bos = reader.int32("bos_token_id", -1);
-  const std::vector<std::int32_t> eos = reader.integers_or_one("eos_token_id");
+  const std::vector<std::int32_t> bos = read_token_ids(context, reader, "bos_token_id"),
+                                  eos = read_token_ids(context, reader, "eos_token_id");
+  tokenizer.bos = bos.empty() ? -1 : bos.front();
   tokenizer.eos = eos.empty() ? -1 : eos.front();
   CAIRN_TRY(read_texts(context.folder, tokenizer));
-  CAIRN_TRY(read_stop_tokens(context.folder, tokenizer));
+  CAIRN_TRY(read_stop_tokens(context, tokenizer));
   for (const std::int32_t id : eos) add_stop_token(tokenizer, id);
   return {};
 }

@@ -240,7 +240,8 @@ void ConfigReader::ignore(std::initializer_list<const char*> keys) {
 Status ConfigReader::finish() {
   if (!status_.ok()) return status_;
   for (const auto& [key, value] : object_.items()) {
-    if (!read_.contains(key)) return Status::unsupported("%s: unknown field '%.100s'", where_.c_str(), key.c_str());
+    if (!read_.contains(key) && !value.is_null())
+      return Status::unsupported("%s: unknown field '%.100s'", where_.c_str(), key.c_str());
   }
   return {};
 }

@@ -20,7 +20,7 @@ Result<nlohmann::json> parse_json(const std::string& text, const std::string& la
 Status check_token_lengths(const char* text, std::size_t size_bytes, const std::string& label);
 
 /// Reads the fields of one object. The first error sticks; values after it are defaults. finish() refuses fields that
-/// nobody asked for, by name.
+/// nobody asked for, by name; null is no value.
 class ConfigReader {
  public:
   ConfigReader(const nlohmann::json& object, std::string where);
