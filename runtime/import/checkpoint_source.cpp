@@ -114,16 +114,6 @@ Status CheckpointSource::gather_rows(const WantedTensor& wanted, const std::stri
                               static_cast<std::uint64_t>(rows) * row_bytes);
 }
 
-/// MLX stores convolutions as [channels, n, 1].
-Status CheckpointSource::check_convolution(const std::string& source, std::int64_t kernel) const {
-  const std::vector<std::int64_t> shape = context_.tensors.shape(source);
-  if (shape.size() == 3 && shape[1] == kernel && shape[2] == 1 && kernel != 1) {
-    return Status::unsupported("tensor '%s' has shape %s: an MLX re-export; use the original checkpoint",
-                               source.c_str(), shape_text(shape).c_str());
-  }
-  return {};
-}
-
 /// Some versions of transformers save a fused convolution as three parts under the names of q, k and v, wherever the
 /// borders of q, k and v are: two of a third, rounded up, and the rest. Put together again they are the fused one.
 Result<bool> CheckpointSource::take_thirds(const WantedTensor& wanted, const std::string& own, std::int64_t first,
@@ -153,7 +143,6 @@ Status CheckpointSource::take_convolution(const WantedTensor& wanted, const Name
                                           const std::string& fused_name, const DeltaRuleConfig& config) {
   const std::string own = own_names.empty() ? "" : choose(wanted, own_names), fused = wanted.prefix + fused_name;
   const bool is_fused = own_names.empty() || (!has(own) && has(fused));
-  CAIRN_TRY(check_convolution(is_fused ? fused : own, config.conv_kernel));
   const std::int64_t key_width = std::int64_t{config.key_heads} * config.key_dim;
   const std::int64_t value_width = std::int64_t{config.value_heads} * config.value_dim;
   const char which = wanted.part[std::strlen("mixer.conv_")];
@@ -204,17 +193,22 @@ Status take_mlp(CheckpointSource& source, const WantedTensor& wanted, const std:
     const std::int64_t first = expert.part == "gate.weight" ? 0 : rows;
     return source.take_expert_rows(wanted, fused, {mlp.expert_count, 2 * rows, columns}, expert.expert, first);
   }
+  const std::string stacked = stem + "switch_mlp." + projection(expert.part);  // as MLX has them
+  if (source.has(wanted.prefix + stacked)) {
+    return source.take_expert_rows(wanted, stacked, {mlp.expert_count, wanted.spec.shape[0], wanted.spec.shape[1]},
+                                   expert.expert, 0);
+  }
   const std::string one = stem + "experts." + std::to_string(expert.expert) + ".";
-bool is_head_tied(ImportContext& context, bool says_tied, const std::string& head) {
-  if (!context.tensors.has(head)) return true;
-  if (says_tied) context.tensors.mark_used(head);
-  return says_tied;
-}
-
   const char* short_name = expert.part == "gate.weight" ? "w1.weight"
                            : expert.part == "up.weight" ? "w3.weight"
                                                         : "w2.weight";
   return source.take(wanted, {one + projection(expert.part), one + short_name});
+}
+
+bool is_head_tied(ImportContext& context, bool says_tied, const std::string& head) {
+  if (!context.tensors.has(head)) return true;
+  if (says_tied) context.tensors.mark_used(head);
+  return says_tied;
 }
 
 void ignore_empty_shared_experts(ImportContext& context) {

@@ -46,7 +46,7 @@ class CheckpointSource {
   Status gather_rows(const WantedTensor& wanted, const std::string& name, std::int64_t source_rows,
                      const std::function<std::int64_t(std::int64_t)>& row);
   /// A short convolution [channels, 1, n]; part of a fused one (q, k, v in this order) when the checkpoint has that, or
-  /// when there are no names of its own. UNSUPPORTED: the layout of MLX, [channels, n, 1].
+  /// when there are no names of its own. The layout of MLX, [channels, n, 1], holds the same elements.
   Status take_convolution(const WantedTensor& wanted, const Names& own_names, const std::string& fused_name,
                           const DeltaRuleConfig& config);
   /// Rows of one expert in a fused tensor [experts, rows, columns].
@@ -55,7 +55,6 @@ class CheckpointSource {
 
  private:
   Result<bool> take_thirds(const WantedTensor& wanted, const std::string& own, std::int64_t first, std::int64_t total);
-  Status check_convolution(const std::string& source, std::int64_t kernel) const;
   ImportContext& context_;
   std::string root_;
 };

@@ -18,12 +18,12 @@ LayerConfig read_gdn(ConfigReader& reader, float eps) {
   return layer;
 }
 
-LayerConfig read_attention(ConfigReader& reader) {
+LayerConfig read_attention(ConfigReader& reader, std::int32_t kv_heads) {
   LayerConfig layer;
   layer.mechanism = Mechanism::kSoftmaxAttention;
   AttentionConfig& c = layer.attention;
   c.query_heads = reader.int32("num_attention_heads");
-  c.kv_heads = reader.int32("num_key_value_heads", c.query_heads);
+  c.kv_heads = reader.int32("num_key_value_heads", kv_heads);
   c.head_dim = reader.int32("head_dim", 256);
   const RopeFields rope = read_rope(reader, 10000, 0.25F);
   c.rope_theta = rope.theta;
@@ -57,6 +57,20 @@ Status take_gdn(CheckpointSource& source, const WantedTensor& wanted, const Delt
   return source.take(wanted, {"linear_attn.in_proj_b.weight"});
 }
 
+/// MLX adds the 1 of its norms to their weights, and stores convolutions as [channels, n, 1]: that tells it
+/// (public-models.md 7, trap 1).
+Status read_layout(const ImportContext& context, ModelDescription& d) {
+  std::string plain, centered;
+  for (const auto& [name, entry] : context.tensors.sources()) {
+    if (!name.ends_with("linear_attn.conv1d.weight") || name.starts_with("mtp.")) continue;
+    const bool is_mlx = entry.shape.size() == 3 && entry.shape[1] > 1 && entry.shape[2] == 1;
+    (is_mlx ? plain : centered) = name;
+  }
+  d.norm_zero_centered = plain.empty();
+  if (plain.empty() || centered.empty()) return {};
+  return Status::format_error("tensor '%s' has the layout of MLX, but '%s' has not", plain.c_str(), centered.c_str());
+}
+
 struct TextPart {
   const nlohmann::json& config;
   std::string where, root, head;
@@ -77,25 +91,24 @@ TextPart find_text(ImportContext& context) {
           head};
 }
 
-/// A container may say once for all that the head is tied; a head that is not there is.
-bool is_tied(const ImportContext& context, const TextPart& text) {
-  const auto says = [](const nlohmann::json& config, bool value) {
-    const auto found = config.find("tie_word_embeddings");
-    return found != config.end() && *found == value;
-  };
-  if (says(text.config, true)) return true;
-  if (context.tensors.has(text.head)) return !says(text.config, false) && says(context.config, true);
-  return says(context.config, true) || !says(text.config, false);
+/// A container may say once for all that the head is tied.
+bool says_tied(const ImportContext& context, ConfigReader& reader) {
+  const auto outer = context.config.find("tie_word_embeddings");
+  return reader.boolean("tie_word_embeddings", outer != context.config.end() && *outer == true);
 }
 
-/// What stands around text_config says nothing about the text model.
-Status check_container(const ImportContext& context, const ModelDescription& description) {
-  if (!context.config.contains("text_config")) return {};
+/// What stands around text_config says nothing about the text model, or the same once more.
+Status check_container(const ImportContext& context, const TextPart& text, const ModelDescription& description) {
+  if (&text.config == &context.config) return {};
   ConfigReader outer(context.config, "config.json");
   read_generic_fields(outer);
   outer.ignore({"text_config", "vision_config", "image_token_id", "video_token_id", "vision_start_token_id",
                 "vision_end_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings", "language_model_only"});
   outer.expect("vocab_size", description.vocab_size);
+  for (const auto& [key, value] : text.config.items()) {
+    const auto repeated = context.config.find(key);
+    if (repeated != context.config.end() && *repeated == value) outer.ignore({key.c_str()});
+  }
   return outer.finish();
 }
 
@@ -105,8 +118,8 @@ Status import_with(ImportContext& context, bool is_moe) {
   const TextPart text = find_text(context);
   ConfigReader reader(text.config, text.where);
   d.architecture = is_moe ? "qwen3_5_moe" : "qwen3_5";
-  read_qwen_hybrid(context, reader);
-  d.tied_embedding = is_tied(context, text);
+  read_qwen_hybrid(context, reader, is_moe ? 2 : 4);
+  d.tied_embedding = is_head_tied(context, says_tied(context, reader), text.head);
   MlpConfig mlp;
   if (is_moe) {
     mlp.kind = MlpKind::kMoe;
@@ -127,10 +140,9 @@ Status import_with(ImportContext& context, bool is_moe) {
   reader.expect("mlp_only_layers", nlohmann::json::array());
   for (LayerConfig& layer : d.layers) layer.mlp = mlp;
   CAIRN_TRY(reader.finish());
-  CAIRN_TRY(check_container(context, d));
+  CAIRN_TRY(check_container(context, text, d));
   CAIRN_TRY(validate(d, context.limits));
   ignore_empty_shared_experts(context);
-  if (d.tied_embedding && context.tensors.has(text.head)) context.tensors.mark_used(text.head);
   CheckpointSource source(context, text.root);
   return source.take_all([&](const WantedTensor& wanted) -> Status {
     const std::string& part = wanted.part;
@@ -147,7 +159,7 @@ Status import_with(ImportContext& context, bool is_moe) {
 
 }  // namespace
 
-void read_qwen_hybrid(ImportContext& context, ConfigReader& reader) {
+void read_qwen_hybrid(ImportContext& context, ConfigReader& reader, std::int32_t kv_heads) {
   ModelDescription& d = context.description;
   read_generic_fields(reader);
   reader.expect("hidden_act", "silu");
@@ -163,10 +175,9 @@ void read_qwen_hybrid(ImportContext& context, ConfigReader& reader) {
   d.model_dim = reader.int32("hidden_size");
   d.vocab_size = reader.int32("vocab_size");
   d.norm_eps = reader.number("rms_norm_eps", 1e-6F);
-  d.norm_zero_centered = true;
-  d.tied_embedding = reader.boolean("tie_word_embeddings", false);
+  reader.check(read_layout(context, d));
   d.trained_tokens = reader.integer("max_position_embeddings", 0);
-  const LayerConfig gdn = read_gdn(reader, d.norm_eps), attention = read_attention(reader);
+  const LayerConfig gdn = read_gdn(reader, d.norm_eps), attention = read_attention(reader, kv_heads);
   const std::int32_t interval = reader.int32("full_attention_interval", 4);
   for (const bool is_full : read_layer_types(reader, reader.int32("num_hidden_layers"), interval, context.limits)) {
     d.layers.push_back(is_full ? attention : gdn);

@@ -10,7 +10,8 @@ Status import_qwen3_5_moe(ImportContext& context);  ///< qwen3_5_moe, qwen3_5_mo
 Status import_qwen3_next(ImportContext& context);   ///< qwen3_next (qwen3_next_config.cpp)
 
 /// What the three have in common: the numbers of the model and of its layers, without the MLPs.
-void read_qwen_hybrid(ImportContext& context, ConfigReader& reader);
+/// kv_heads: what the class has when the config names none.
+void read_qwen_hybrid(ImportContext& context, ConfigReader& reader, std::int32_t kv_heads);
 
 /// Attention with its query and gate rows interleaved per head, norms, MLP, embedding and head.
 Status take_qwen_shared(CheckpointSource& source, const WantedTensor& wanted, const ModelDescription& description,

@@ -6,6 +6,8 @@
 namespace cairn {
 namespace {
 
+constexpr std::int32_t kKvHeads = 2;  // when the config names none
+
 /// Rows of in_proj_qkvz: per key head [q | k | v of its r value heads | z of them].
 Status take_qkvz(CheckpointSource& source, const WantedTensor& wanted, const DeltaRuleConfig& c) {
   const std::int64_t values = std::int64_t{c.value_heads / c.key_heads} * c.value_dim, key_dim = c.key_dim;
@@ -63,13 +65,13 @@ Status import_qwen3_next(ImportContext& context) {
   CAIRN_TRY(refuse_reexports(context));
   ConfigReader reader(context.config, "config.json");
   d.architecture = "qwen3_next";
-  read_qwen_hybrid(context, reader);
+  read_qwen_hybrid(context, reader, kKvHeads);
+  d.tied_embedding = is_head_tied(context, reader.boolean("tie_word_embeddings", false));
   read_mlps(reader, d);
   CAIRN_TRY(reader.finish());
   CAIRN_TRY(validate(d, context.limits));
   context.tensors.ignore_prefix("mtp.");
   ignore_empty_shared_experts(context);
-  if (d.tied_embedding && context.tensors.has("lm_head.weight")) context.tensors.mark_used("lm_head.weight");
   CheckpointSource source(context, "model.");
   return source.take_all([&](const WantedTensor& wanted) -> Status {
     const std::string& part = wanted.part;

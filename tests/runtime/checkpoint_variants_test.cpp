@@ -18,6 +18,10 @@ void check_same(const char* name, const std::function<void(Checkpoint&)>& change
   CHECK(result.value().fingerprint == expected.value().fingerprint);
 }
 
+void erase(Json& object, std::initializer_list<const char*> fields) {
+  for (const char* field : fields) object.erase(field);
+}
+
 /// The file without the tensors whose names `is_dropped` says.
 void drop(Checkpoint& checkpoint, const std::function<bool(const std::string&)>& is_dropped) {
   const Json old_header = std::exchange(checkpoint.header, Json::object());
@@ -31,11 +35,60 @@ void drop(Checkpoint& checkpoint, const std::function<bool(const std::string&)>&
   }
 }
 
+void transpose_convolutions(Checkpoint& checkpoint) {
+  for (auto& [name, entry] : checkpoint.header.items()) {
+    if (name.ends_with("conv1d.weight")) entry["shape"] = {entry["shape"][0], entry["shape"][2], 1};
+  }
+}
+
 }  // namespace
+
+TEST_CASE("a checkpoint of MLX has plain norms, and its convolutions are the same") {
+  for (const char* name : {"qwen3_5_r3_text", "qwen3_next_moe", "qwen3_5_moe_text"}) {
+    Checkpoint original(name), mlx(name), mixed(name);
+    transpose_convolutions(mlx);
+    transpose_convolutions(mixed);
+    std::swap(mixed.header["model.layers.0.linear_attn.conv1d.weight"]["shape"][1],
+              mixed.header["model.layers.0.linear_attn.conv1d.weight"]["shape"][2]);
+
+    const Result<ModelDescription> expected = original.imported(), result = mlx.imported();
+
+    REQUIRE_MESSAGE(result.ok(), result.status().message());
+    CHECK(expected.value().norm_zero_centered);
+    CHECK_FALSE(result.value().norm_zero_centered);
+    for (const char* part : {"q", "k", "v"}) {
+      const std::string tensor = "layers.0.mixer.conv_" + std::string(part) + ".weight";
+      CHECK(floats_of(result.value(), tensor) == floats_of(expected.value(), tensor));
+    }
+    CHECK(mixed.imported().status().message().find("layout of MLX") != std::string::npos);
+  }
+}
+
+TEST_CASE("experts that MLX has stacked are the same as experts one by one") {
+  check_same("qwen3_5_moe_text", [](Checkpoint& c) {
+    const Json apart = c.header;
+    for (int layer = 0; layer < 8; ++layer) {
+      const std::string stem = "model.layers." + std::to_string(layer) + ".mlp.";
+      for (const std::string part : {"gate_proj.weight", "up_proj.weight", "down_proj.weight"}) {
+        std::string stacked;
+        for (int e = 0; e < 6; ++e) {
+          const Json offsets = apart[stem + "experts." + std::to_string(e) + "." + part]["data_offsets"];
+          stacked += c.data.substr(offsets[0], offsets[1].get<std::size_t>() - offsets[0].get<std::size_t>());
+        }
+        std::vector<int> shape = {6, 48, 128};
+        if (part == "down_proj.weight") std::swap(shape[1], shape[2]);
+        c.header[stem + "switch_mlp." + part] = {
+            {"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {c.data.size(), c.data.size() + stacked.size()}}};
+        c.data += stacked;
+      }
+    }
+    drop(c, [](const std::string& name) { return name.find(".mlp.experts.") != std::string::npos; });
+  });
+}
 
 TEST_CASE("a head that is not there is the embedding, whatever the config says") {
   const auto is_head = [](const std::string& name) { return name == "lm_head.weight"; };
-  for (const char* name : {"olmo_hybrid", "kimi_linear"}) {
+  for (const char* name : {"qwen3_5_r3_text", "qwen3_next_moe", "qwen3_5_moe_text", "olmo_hybrid", "kimi_linear"}) {
     for (const Json& says : {Json(false), Json(true), Json()}) {
       CAPTURE(std::string(name));
       Checkpoint checkpoint(name);
@@ -47,6 +100,29 @@ TEST_CASE("a head that is not there is the embedding, whatever the config says")
       REQUIRE_MESSAGE(result.ok(), result.status().message());
       CHECK(result.value().tied_embedding);
     }
+  }
+}
+
+TEST_CASE("a container and its text part say whether the head is tied, the text part first") {
+  struct Case {
+    Json inner, outer;
+    bool is_tied;
+  };
+  for (const Case& one : {Case{true, false, true}, Case{false, true, false}, Case{Json(), true, true},
+                          Case{Json(), false, false}, Case{Json(), Json(), false}}) {
+    CAPTURE(one.inner.dump() + " " + one.outer.dump());
+    Checkpoint checkpoint("qwen3_5_r2_tied_vl"), headless("qwen3_5_r2_tied_vl");
+    checkpoint.add("lm_head.weight", {640, 128});
+    for (Checkpoint* c : {&checkpoint, &headless}) {
+      c->config["text_config"]["tie_word_embeddings"] = one.inner;
+      c->config["tie_word_embeddings"] = one.outer;
+    }
+
+    const Result<ModelDescription> result = checkpoint.imported();
+
+    REQUIRE_MESSAGE(result.ok(), result.status().message());
+    CHECK(result.value().tied_embedding == one.is_tied);
+    CHECK(headless.imported().value().tied_embedding);
   }
 }
 
@@ -83,6 +159,31 @@ TEST_CASE("token ids that the embedding has no row for are left out") {
   CHECK(result.value().tokenizer.bos == -1);
   CHECK(result.value().tokenizer.eos == 7);
   CHECK(result.value().tokenizer.stop_tokens == std::vector<std::int32_t>{639, 7});
+}
+
+TEST_CASE("a container may hold the ids that begin and end a text, and repeat its text part") {
+  Checkpoint checkpoint("qwen3_5_r2_tied_vl");
+  Json& inner = checkpoint.config["text_config"];
+  erase(inner, {"bos_token_id", "eos_token_id"});
+  checkpoint.config["bos_token_id"] = 5;
+  checkpoint.config["eos_token_id"] = {7, 9};
+  checkpoint.config["hidden_size"] = inner["hidden_size"];
+  checkpoint.generation = nullptr;
+
+  const Result<ModelDescription> result = checkpoint.imported();
+
+  REQUIRE_MESSAGE(result.ok(), result.status().message());
+  CHECK(result.value().tokenizer.bos == 5);
+  CHECK(result.value().tokenizer.stop_tokens == std::vector<std::int32_t>{7, 9});
+  checkpoint.config["hidden_size"] = 64;
+  CHECK(checkpoint.imported().status().message().find("hidden_size") != std::string::npos);
+}
+
+TEST_CASE("qwen: a config without num_key_value_heads has as many as its class: 2, dense 4") {
+  for (const char* name : {"qwen3_next_moe", "qwen3_5_moe_text"})
+    check_same(name, [](Checkpoint& c) { c.config.erase("num_key_value_heads"); });
+  check_refused("qwen3_5_r3_text", CAIRN_STATUS_FORMAT, "shape [128, 128] (expected [256, 128])",
+                [](Checkpoint& c) { c.config.erase("num_key_value_heads"); });
 }
 
 }  // namespace cairn::test
