@@ -32,12 +32,12 @@ Status take_ba(CheckpointSource& source, const WantedTensor& wanted, const Delta
 
 void read_mlps(ConfigReader& reader, ModelDescription& d) {
   MlpConfig dense, moe;
-  dense.hidden_dim = reader.int32("intermediate_size", 0);
+  dense.hidden_dim = reader.int32("intermediate_size", 5632);
   moe.kind = MlpKind::kMoe;
-  moe.expert_count = reader.int32("num_experts", 0);
-  moe.hidden_dim = reader.int32("moe_intermediate_size", 0);
+  moe.expert_count = reader.int32("num_experts", 512);
+  moe.hidden_dim = reader.int32("moe_intermediate_size", 512);
   moe.top_k = reader.int32("num_experts_per_tok", 10);
-  moe.shared_hidden_dim = reader.int32("shared_expert_intermediate_size", 0);
+  moe.shared_hidden_dim = reader.int32("shared_expert_intermediate_size", 512);
   moe.shared_gate = moe.shared_hidden_dim > 0;
   moe.renormalize = reader.boolean("norm_topk_prob", true);
   const std::int32_t step = reader.int32("decoder_sparse_step", 1);
