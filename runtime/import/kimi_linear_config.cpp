@@ -34,30 +34,50 @@ LayerConfig read_latent(ConfigReader& reader) {
   return layer;
 }
 
+/// What linear_attn_config says; each number may stand in the config itself as well, and then is the same.
+struct LinearFields {
+  LayerConfig layer;
+  bool has_lists = false;
+  std::vector<std::int32_t> kda, full;  ///< layers, from 1
+};
+
+LinearFields read_linear(ConfigReader& reader, float eps) {
+  LinearFields fields;
+  std::int32_t heads = reader.int32("linear_num_heads", 32), head_dim = reader.int32("linear_head_dim", 128);
+  std::int32_t kernel = reader.int32("linear_conv_kernel_dim", 4);
+  if (reader.has("linear_attn_config")) {
+    ConfigReader inner(reader.object("linear_attn_config"), reader.where() + ".linear_attn_config");
+    heads = inner.int32("num_heads", heads);
+    head_dim = inner.int32("head_dim", head_dim);
+    kernel = inner.int32("short_conv_kernel_size", kernel);
+    fields.has_lists = inner.has("kda_layers") || inner.has("full_attn_layers");
+    fields.kda = inner.integers_or_one("kda_layers");
+    fields.full = inner.integers_or_one("full_attn_layers");
+    reader.check(inner.finish());
+    reader.expect("linear_num_heads", heads);
+    reader.expect("linear_head_dim", head_dim);
+    reader.expect("linear_conv_kernel_dim", kernel);
+  }
+  fields.layer = kda_layer(heads, head_dim, kernel, eps);
+  return fields;
+}
+
 /// The kinds of the layers as transformers saves them: by layer_types alone.
 Status read_layer_kinds(ConfigReader& reader, const ImportContext& context, std::int32_t count,
-                        const LayerConfig& latent, float eps, ModelDescription& d) {
-  if (!reader.has("layer_types"))
-    return Status::format_error("config.json: neither linear_attn_config nor layer_types tells the layers' kinds");
-  const LayerConfig kda = kda_layer(reader.int32("linear_num_heads", 32), reader.int32("linear_head_dim", 128),
-                                    reader.int32("linear_conv_kernel_dim", 4), eps);
+                        const LinearFields& linear, const LayerConfig& latent, ModelDescription& d) {
+  if (!reader.has("layer_types")) {
+    return Status::format_error(
+        "config.json: neither the lists of linear_attn_config nor layer_types tell the layers' kinds");
+  }
   for (const bool is_full : read_layer_types(reader, count, 0, context.limits))
-    d.layers.push_back(is_full ? latent : kda);
+    d.layers.push_back(is_full ? latent : linear.layer);
   return {};
 }
 
 /// The kinds of the layers as the model's makers write them: by the 1-based lists of linear_attn_config.
 Status read_listed_kinds(ConfigReader& reader, const ImportContext& context, std::int32_t count,
-                         const LayerConfig& latent, float eps, ModelDescription& d) {
-  ConfigReader inner(reader.object("linear_attn_config"), reader.where() + ".linear_attn_config");
-  const std::int32_t heads = inner.int32("num_heads"), head_dim = inner.int32("head_dim");
-  const std::int32_t kernel = inner.int32("short_conv_kernel_size", 4);
-  const std::vector<std::int32_t> kda = inner.integers_or_one("kda_layers"),
-                                  full = inner.integers_or_one("full_attn_layers");
-  CAIRN_TRY(inner.finish());
-  reader.expect("linear_num_heads", heads);
-  reader.expect("linear_head_dim", head_dim);
-  reader.expect("linear_conv_kernel_dim", kernel);
+                         const LinearFields& linear, const LayerConfig& latent, ModelDescription& d) {
+  const std::vector<std::int32_t>&kda = linear.kda, &full = linear.full;
   if (kda.size() > context.limits.max_layers || full.size() > context.limits.max_layers) {
     return Status::limit_exceeded("config.json: linear_attn_config lists more layers than the limit of %u",
                                   context.limits.max_layers);
@@ -70,7 +90,7 @@ Status read_listed_kinds(ConfigReader& reader, const ImportContext& context, std
       return Status::format_error(
           "config.json: linear_attn_config: layer %d (from 1) must be in one of kda_layers and full_attn_layers", i);
     }
-    d.layers.push_back(holds(kda, i) ? kda_layer(heads, head_dim, kernel, eps) : latent);
+    d.layers.push_back(holds(kda, i) ? linear.layer : latent);
   }
   if (!reader.has("layer_types")) return {};
   const std::vector<bool> is_full = read_layer_types(reader, count, 0, context.limits);
@@ -88,32 +108,40 @@ Status read_kinds(ConfigReader& reader, const ImportContext& context, const Laye
   if (count < 1 || static_cast<std::uint32_t>(count) > context.limits.max_layers) {
     return Status::limit_exceeded("config.json: num_hidden_layers is %d (1 to %u)", count, context.limits.max_layers);
   }
-  if (reader.has("linear_attn_config")) return read_listed_kinds(reader, context, count, latent, eps, d);
-  reader.ignore({"linear_attn_config"});
-  return read_layer_kinds(reader, context, count, latent, eps, d);
+  const LinearFields linear = read_linear(reader, eps);
+  if (linear.has_lists) return read_listed_kinds(reader, context, count, linear, latent, d);
+  return read_layer_kinds(reader, context, count, linear, latent, d);
+}
+
+/// A field that has two names: transformers saves some under a name of its own.
+std::int32_t read_either(ConfigReader& reader, const char* name, const char* other, std::int32_t fallback) {
+  const std::int32_t value = reader.int32(reader.has(name) ? name : other, fallback);
+  reader.expect(name, value);
+  reader.expect(other, value);
+  return value;
 }
 
 MlpConfig read_experts(ConfigReader& reader) {
   MlpConfig moe;
   moe.kind = MlpKind::kMoe;
-  moe.expert_count = reader.int32("num_experts", 0);
-  moe.top_k = reader.int32(reader.has("num_experts_per_token") ? "num_experts_per_token" : "num_experts_per_tok", 8);
-  moe.hidden_dim = reader.int32("moe_intermediate_size", 0);
-  const std::int32_t shared = reader.int32("num_shared_experts", 0);
+  const bool is_dense = reader.is_null("num_experts") && !reader.has("num_local_experts");
+  moe.expert_count = read_either(reader, "num_experts", "num_local_experts", is_dense ? 0 : 256);
+  moe.top_k = read_either(reader, "num_experts_per_token", "num_experts_per_tok", 8);
+  moe.hidden_dim = reader.int32("moe_intermediate_size", 1024);
+  const std::int32_t shared = read_either(reader, "num_shared_experts", "n_shared_experts", 1);
   if (shared < 0 || shared > 1024)
     reader.fail(Status::format_error("%s: num_shared_experts is %d (0 to 1024)", reader.where().c_str(), shared));
   else if (moe.hidden_dim > 0 && moe.hidden_dim <= (1 << 20))
     moe.shared_hidden_dim = shared * moe.hidden_dim;
-  const std::string activation = reader.text("moe_router_activation_func", "sigmoid");
-  moe.router = activation == "softmax" ? RouterKind::kSoftmax : RouterKind::kSigmoid;
-  if (activation != "softmax" && activation != "sigmoid") {
-    reader.fail(Status::unsupported("%s: field 'moe_router_activation_func' is '%.60s' (supported: sigmoid, softmax)",
-                                    reader.where().c_str(), activation.c_str()));
-  }
-  moe.renormalize = reader.boolean("moe_renormalize", true);
+  reader.expect("moe_router_activation_func", "sigmoid");  // with softmax, what bias and groups do is not defined
+  moe.router = RouterKind::kSigmoid;
+  const char* renormalize = reader.has("moe_renormalize") ? "moe_renormalize" : "norm_topk_prob";
+  moe.renormalize = reader.boolean(renormalize, true);
+  reader.expect("norm_topk_prob", moe.renormalize);
   moe.correction_bias = true;
-  moe.routed_scale = reader.number("routed_scaling_factor", 1);
-  const std::int32_t groups = reader.int32("num_expert_group", 1), top_groups = reader.int32("topk_group", 1);
+  moe.routed_scale = reader.number("routed_scaling_factor", 2.446F);
+  const std::int32_t groups = read_either(reader, "num_expert_group", "n_group", 1),
+                     top_groups = reader.int32("topk_group", 1);
   if (reader.boolean("use_grouped_topk", true)) {
     moe.group_count = groups;
     moe.top_groups = top_groups;
@@ -127,7 +155,7 @@ Status read_mlps(ConfigReader& reader, ModelDescription& d) {
   MlpConfig dense;
   dense.hidden_dim = reader.int32("intermediate_size");
   const bool is_counted = reader.has("first_k_dense_replace") || reader.has("moe_layer_freq");
-  const std::int32_t first = reader.int32("first_k_dense_replace", 0), step = reader.int32("moe_layer_freq", 1);
+  const std::int32_t first = reader.int32("first_k_dense_replace", 1), step = reader.int32("moe_layer_freq", 1);
   if (step < 1) return Status::format_error("config.json: moe_layer_freq is %d (at least 1)", step);
   const bool is_listed = reader.has("mlp_layer_types");
   const std::vector<std::string> types = is_listed ? reader.texts("mlp_layer_types") : std::vector<std::string>();

@@ -179,6 +179,41 @@ TEST_CASE("a container may hold the ids that begin and end a text, and repeat it
   CHECK(checkpoint.imported().status().message().find("hidden_size") != std::string::npos);
 }
 
+TEST_CASE("kimi: fields may have the names of transformers, or both, or stand in linear_attn_config alone") {
+  const std::pair<const char*, const char*> kNames[] = {{"num_experts", "num_local_experts"},
+                                                        {"num_experts_per_token", "num_experts_per_tok"},
+                                                        {"num_shared_experts", "n_shared_experts"},
+                                                        {"num_expert_group", "n_group"},
+                                                        {"moe_renormalize", "norm_topk_prob"}};
+  check_same("kimi_linear", [&](Checkpoint& c) {
+    for (const auto& [name, other] : kNames) c.config[other] = c.config[name];
+  });
+  check_same("kimi_linear", [&](Checkpoint& c) {
+    for (const auto& [name, other] : kNames) {
+      c.config[other] = c.config[name];
+      c.config.erase(name);
+    }
+  });
+  check_same("kimi_linear", [](Checkpoint& c) {
+    erase(c.config["linear_attn_config"], {"kda_layers", "full_attn_layers"});
+    erase(c.config, {"linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim"});
+  });
+  check_same("kimi_linear", [](Checkpoint& c) {
+    erase(c.config, {"first_k_dense_replace", "mlp_layer_types", "num_shared_experts", "routed_scaling_factor",
+                     "moe_router_activation_func", "num_expert_group", "topk_group"});
+  });
+  for (const auto& [name, other] : kNames) {
+    check_refused("kimi_linear", CAIRN_STATUS_UNSUPPORTED, other, [&, key = other](Checkpoint& c) {
+      c.config[key] = std::string(key) == "norm_topk_prob" ? Json(false) : Json(3);
+    });
+  }
+}
+
+TEST_CASE("kimi: a router of softmax is refused, since what its bias does is not known") {
+  check_refused("kimi_linear", CAIRN_STATUS_UNSUPPORTED, "moe_router_activation_func",
+                [](Checkpoint& c) { c.config["moe_router_activation_func"] = "softmax"; });
+}
+
 TEST_CASE("qwen: a config without num_key_value_heads has as many as its class: 2, dense 4") {
   for (const char* name : {"qwen3_next_moe", "qwen3_5_moe_text"})
     check_same(name, [](Checkpoint& c) { c.config.erase("num_key_value_heads"); });
