@@ -9,9 +9,9 @@ LayerConfig read_gdn(ConfigReader& reader, std::int32_t model_dim, std::int32_t 
   DeltaRuleConfig& c = layer.delta;
   c.key_heads = reader.int32("linear_num_key_heads", heads);
   c.value_heads = reader.int32("linear_num_value_heads", heads);
-  const std::int64_t default_key = heads > 0 ? std::int64_t{3} * model_dim / (std::int64_t{4} * heads) : 0;
+  const std::int64_t default_key = c.key_heads > 0 ? std::int64_t{3} * model_dim / (std::int64_t{4} * c.key_heads) : 0;
   c.key_dim = reader.int32("linear_key_head_dim", static_cast<std::int32_t>(default_key));
-  c.value_dim = reader.int32("linear_value_head_dim", static_cast<std::int32_t>(2 * default_key));
+  c.value_dim = reader.int32("linear_value_head_dim", c.key_dim < (1 << 30) ? 2 * c.key_dim : -1);
   c.conv_kernel = reader.int32("linear_conv_kernel_dim", 4);
   c.beta_scale = reader.boolean("linear_allow_neg_eigval", true) ? 2.0F : 1.0F;
   reader.expect("linear_use_gate", true);
@@ -48,8 +48,8 @@ Status take_gdn(CheckpointSource& source, const WantedTensor& wanted, const Delt
   if (part == "dt_bias") return source.take(wanted, {stem + "dt_bias"});
   if (part == "norm.weight") return source.take(wanted, {stem + "o_norm.weight", stem + "norm.weight"});
   if (part == "o.weight") return source.take(wanted, {stem + "o_proj.weight", stem + "out_proj.weight"});
-  if (part == "z.weight") return source.take(wanted, {stem + "g_proj.weight"});
-  return source.take(wanted, {stem + part[0] + "_proj.weight"});
+  const char letter = part == "z.weight" ? 'g' : part[0];
+  return source.take(wanted, {stem + letter + "_proj.weight", stem + "w_" + letter + ".weight"});
 }
 
 /// The same name means another norm in the other kind of layer.

@@ -22,6 +22,15 @@ void erase(Json& object, std::initializer_list<const char*> fields) {
   for (const char* field : fields) object.erase(field);
 }
 
+/// Every tensor whose name holds `from`, under a name that holds `to`.
+void rename_all(Checkpoint& checkpoint, const std::string& from, const std::string& to) {
+  const Json old_header = checkpoint.header;
+  for (const auto& [name, entry] : old_header.items()) {
+    const std::size_t at = name.find(from);
+    if (at != std::string::npos) checkpoint.rename(name, std::string(name).replace(at, from.size(), to));
+  }
+}
+
 /// The file without the tensors whose names `is_dropped` says.
 void drop(Checkpoint& checkpoint, const std::function<bool(const std::string&)>& is_dropped) {
   const Json old_header = std::exchange(checkpoint.header, Json::object());
@@ -219,6 +228,32 @@ TEST_CASE("qwen: a config without num_key_value_heads has as many as its class: 
     check_same(name, [](Checkpoint& c) { c.config.erase("num_key_value_heads"); });
   check_refused("qwen3_5_r3_text", CAIRN_STATUS_FORMAT, "shape [128, 128] (expected [256, 128])",
                 [](Checkpoint& c) { c.config.erase("num_key_value_heads"); });
+}
+
+TEST_CASE("olmo hybrid: names of OLMo-core and of its exporter") {
+  check_same("olmo_hybrid", [](Checkpoint& c) {
+    for (const char letter : {'q', 'k', 'v', 'a', 'b', 'g'})
+      rename_all(c, std::string("linear_attn.") + letter + "_proj", std::string("linear_attn.w_") + letter);
+    rename_all(c, "linear_attn.o_proj", "linear_attn.out_proj");
+    rename_all(c, "linear_attn.o_norm", "linear_attn.norm");
+  });
+}
+
+TEST_CASE("olmo hybrid: keys are as wide as their own heads allow, and values twice as wide") {
+  Checkpoint checkpoint("olmo_hybrid");
+  checkpoint.config["num_attention_heads"] = checkpoint.config["num_key_value_heads"] = 2;  // of 64: as many rows
+  checkpoint.config.erase("linear_value_head_dim");
+  CHECK(checkpoint.config["linear_num_key_heads"] == 4);
+
+  const auto from_key = checkpoint.imported();
+  checkpoint.config.erase("linear_key_head_dim");
+  const auto from_heads = checkpoint.imported();
+
+  for (const auto* result : {&from_key, &from_heads}) {
+    REQUIRE_MESSAGE(result->ok(), result->status().message());
+    CHECK(result->value().layers[0].delta.key_dim == 24);
+    CHECK(result->value().layers[0].delta.value_dim == 48);
+  }
 }
 
 }  // namespace cairn::test
