@@ -5,10 +5,12 @@
 namespace cairn {
 namespace {
 
-/// whole * factor, when that is a whole number; else -1, which validate() refuses by name.
+/// whole * factor, when that is a whole number as far as a float can say (1.2 is not quite 12 / 10); else -1, which
+/// validate() refuses by name.
 std::int32_t scaled(std::int64_t whole, float factor) {
-  const double product = static_cast<double>(whole) * static_cast<double>(factor);
-  return product >= 0 && product < 1e9 && product == std::floor(product) ? static_cast<std::int32_t>(product) : -1;
+  const double product = static_cast<double>(whole) * static_cast<double>(factor), rounded = std::round(product);
+  const bool is_whole = std::abs(product - rounded) <= 1e-6 * rounded;
+  return product >= 0 && product < 1e9 && is_whole ? static_cast<std::int32_t>(rounded) : -1;
 }
 
 std::int32_t divided(std::int64_t whole, std::int64_t parts) {

@@ -293,6 +293,11 @@ TEST_CASE("flash-linear-attention checkpoints import, with attention layers betw
   CHECK(result.value().layers[0].mechanism == Mechanism::kKda);
   CHECK(result.value().layers[1].attention.window == 7);
   CHECK(result.value().find("layers.0.mixer.z_up.bias") != nullptr);
+  kda.config["expand_v"] = 1.0000001;  // a float that is not quite the whole number which it stands for
+  CHECK(kda.imported().ok());
+  kda.config["expand_v"] = 1.2;
+  CHECK_FALSE(kda.imported().ok());
+  kda.config["expand_v"] = 1.0;
   kda.config["attnres_block_size"] = 2;
   CHECK(kda.imported().status().code() == CAIRN_STATUS_UNSUPPORTED);
 }
