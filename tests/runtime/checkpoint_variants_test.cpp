@@ -230,6 +230,11 @@ TEST_CASE("qwen: a config without num_key_value_heads has as many as its class: 
                 [](Checkpoint& c) { c.config.erase("num_key_value_heads"); });
 }
 
+TEST_CASE("qwen3_next: a config that does not count its experts has 512") {
+  check_refused("qwen3_next_moe", CAIRN_STATUS_FORMAT, "experts.10.down_proj.weight' is missing",
+                [](Checkpoint& c) { c.config.erase("num_experts"); });
+}
+
 TEST_CASE("olmo hybrid: names of OLMo-core and of its exporter") {
   check_same("olmo_hybrid", [](Checkpoint& c) {
     for (const char letter : {'q', 'k', 'v', 'a', 'b', 'g'})
