@@ -29,9 +29,9 @@ void rank_chunks(const SparseGdnSelectionInput& in, double* rank_nC) {
       square += in.scores[c * in.head_count + h] * in.scores[c * in.head_count + h];
     if (square == 0) continue;
     double* rank_C = rank_nC + static_cast<std::int64_t>(h / per_group) * in.chunk_count;
-    for (std::int32_t c = 0; c < in.chunk_count; ++c)
-      rank_C[c] += in.scores[c * in.head_count + h] / std::sqrt(square) / per_group;
+    for (std::int32_t c = 0; c < in.chunk_count; ++c) rank_C[c] += in.scores[c * in.head_count + h] / std::sqrt(square);
   }
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(in.group_count) * in.chunk_count; ++i) rank_nC[i] /= per_group;
 }
 
 /// First and last chunk, then by rank, largest first, ties to the lower chunk.
@@ -60,7 +60,8 @@ void persistence(const SparseGdnSelectionInput& in, double* retention_H, double*
 /// G_h = sqrt(eta_h / mean eta); all zero: 1.
 void visibility(const SparseGdnSelectionInput& in, double* visibility_H) {
   double mean = 0;
-  for (std::int32_t h = 0; h < in.head_count; ++h) mean += in.eta[h] / in.head_count;
+  for (std::int32_t h = 0; h < in.head_count; ++h) mean += in.eta[h];
+  mean /= in.head_count;
   for (std::int32_t h = 0; h < in.head_count; ++h) visibility_H[h] = mean > 0 ? std::sqrt(in.eta[h] / mean) : 1;
 }
 
@@ -218,9 +219,10 @@ void sparse_gdn_gate_energy(const ConstRows& gate, std::int32_t first_row, std::
     const auto v = static_cast<std::int32_t>(73LL * sample % value_dim);
     for (std::int32_t h = 0; t < token_count && h < head_count; ++h) {
       const double seen = norm_weight[v] * silu(row(gate, first_row + t)[h * value_dim + v]);
-      eta[h] += seen * seen / (4 * chunk_count);
+      eta[h] += seen * seen;
     }
   }
+  for (std::int32_t h = 0; h < head_count; ++h) eta[h] /= 4 * chunk_count;
 }
 
 void select_sparse_gdn(const SparseGdnSelectionInput& in, SparseGdnSelection* s) {

@@ -84,5 +84,39 @@ TEST_CASE("fixed makes 3 of 16 groups high, 4 medium, 9 low, and keeps 31, 10 an
   }
 }
 
+/// 8 groups of 3 heads, 3 chunks, all alike: scores and decays are 1, every gate lets 64 through.
+SparseGdnInput equal_input() {
+  constexpr std::int32_t T = 192, n = 8, HV = 24, K = 8, V = 8;
+  SparseGdnInput in{T,
+                    n,
+                    HV,
+                    K,
+                    V,
+                    Values(T * n * K, 0.0F),
+                    Values(T * n * K, 0.0F),
+                    Values(T * HV * V, 0.0F),
+                    Values(T * HV, 0.0F),
+                    Values(T * HV, 1.0F),
+                    Values(HV * K * V, 0.0F),
+                    Values(T * HV * V, 64.0F),
+                    Values(V, 1.0F)};
+  for (std::size_t c = 0; c < 3; ++c) {
+    for (std::size_t h = 0; h < HV; ++h) in.v[((64 * c + 63) * HV + h) * V] = 1;
+  }
+  return in;
+}
+
+TEST_CASE("groups with equal gains: the smallest count becomes high, lower groups first") {
+  for (const Backend* backend : every_backend()) {
+    CAPTURE(std::string(backend->name));
+
+    const SparseGdnOutcome equal = run(*backend, equal_input());
+
+    REQUIRE(equal.trouble == "");
+    CHECK(equal.gain_medium_high == Values(8, 3.0F));
+    CHECK(equal.tier == std::vector<std::int32_t>{2, 1, 1, 1, 0, 0, 0, 0});
+  }
+}
+
 }  // namespace
 }  // namespace cairn::test

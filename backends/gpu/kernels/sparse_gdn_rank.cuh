@@ -82,8 +82,9 @@ __device__ inline double rank_of(const SparseSelectArgs& a, const SparseSelectio
   const int per = a.per_group();
   double value = 0;
   for (int h = group * per; h < (group + 1) * per; ++h) {
-    if (s.norm[h] > 0) value += s.scores[static_cast<std::int64_t>(c) * a.head_count + h] / s.norm[h] / per;
+    if (s.norm[h] > 0) value += s.scores[static_cast<std::int64_t>(c) * a.head_count + h] / s.norm[h];
   }
+  value /= per;
   return value - value == 0 ? value : 0.0;
 }
 

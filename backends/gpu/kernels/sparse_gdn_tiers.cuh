@@ -32,7 +32,8 @@ __global__ void sum_gains_kernel(SparseSelectArgs a) {
   if (chunks == 0) return;
   const SparseSelection s = selection_of(a, b);
   double mean = 0;
-  for (int h = 0; h < a.head_count; ++h) mean += s.eta[h] / a.head_count;
+  for (int h = 0; h < a.head_count; ++h) mean += s.eta[h];
+  mean /= a.head_count;
   const double low = sum_gain(a, s, group, chunks, keep_count(chunks, 0), keep_count(chunks, 1), mean, partial);
   const double high = sum_gain(a, s, group, chunks, keep_count(chunks, 1), keep_count(chunks, 2), mean, partial);
   for (int h = group * per + static_cast<int>(threadIdx.x); h < (group + 1) * per; h += kSelectThreads) {
