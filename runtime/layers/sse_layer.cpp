@@ -144,9 +144,13 @@ ConstRows SseLayer::query(Step& step, ConstRows raw) const {
     run_feature_map(step, kind, heads, dim, q, out);
     q = out;
   };
-  if (config_.qv_activation == QkActivation::kSilu) map(FeatureMap::kSilu, 1, width);
-  if (config_.qv_activation == QkActivation::kRelu) map(FeatureMap::kRelu, 1, width);
-  if (config_.query_softmax) map(FeatureMap::kSoftmax, config_.heads, config_.key_dim);
+  if (config_.query_softmax) {
+    map(FeatureMap::kSoftmax, config_.heads, config_.key_dim);
+  } else if (config_.qv_activation == QkActivation::kSilu) {
+    map(FeatureMap::kSilu, 1, width);
+  } else if (config_.qv_activation == QkActivation::kRelu) {
+    map(FeatureMap::kRelu, 1, width);
+  }
   if (config_.l2_after_gate) map(FeatureMap::kL2, config_.heads, config_.key_dim);
   return q;
 }

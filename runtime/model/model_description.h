@@ -58,8 +58,8 @@ struct SseConfig {
   float decay_root = 16;               ///< alpha = sigma(.)^(1/root)
   bool separate_shared_gates = false;  ///< the shared partition has its own decay (and beta)
   QkActivation qv_activation = QkActivation::kIdentity;  ///< of q and v
-  bool query_softmax = false;
-  bool key_softmax = true;     ///< false: silu, then l2
+  bool query_softmax = false;                            ///< of q, instead of qv_activation
+  bool key_softmax = true;                               ///< false: silu, then l2
   bool l2_after_gate = false;  ///< SpikingBrain's GDN kernel normalises e q and e k: e cancels
   bool gate_write = true, gate_read = true;
   std::int32_t shared_conv_kernel = 0;  ///< convolution without activation on the shared q and k

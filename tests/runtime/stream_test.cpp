@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <random>
 
@@ -294,6 +295,43 @@ TEST_CASE("decode allocates nothing after warm-up") {
   CHECK(allocator_counters().total_count == before);
 }
 
+/// `model` with `change` applied to one tensor's elements.
+std::shared_ptr<const ModelDescription> changed_model(const ModelDescription& original, const std::string& name,
+                                                      const std::function<void(std::vector<float>&)>& change) {
+  auto model = std::make_shared<ModelDescription>(original);
+  for (TensorEntry& tensor : model->tensors) {
+    if (tensor.name != name) continue;
+    const auto* from = static_cast<const float*>(tensor.data);
+    auto values = std::make_shared<std::vector<float>>(from, from + tensor.size_bytes / sizeof(float));
+    change(*values);
+    tensor.data = values->data();
+    model->storage.push_back(values);
+  }
+  return model;
+}
+
+std::vector<float> logits_after(const char* backend, std::shared_ptr<const ModelDescription> model) {
+  const Bench bench(backend, std::move(model));
+  const auto state = bench.state();
+  bench.prefill(*state, random_tokens(70));
+  bench.decode(*state, 3);
+  return last_logits(*state);
+}
+
+TEST_CASE("an sse query that passes softmax passes no silu: what all its channels share does not show") {
+  LayerConfig layer = test::sse_layer();
+  layer.sse.qv_activation = QkActivation::kSilu;
+  layer.sse.query_softmax = true;
+  const auto model = test::random_model({layer}, 7);
+  const auto shifted = changed_model(*model, "layers.0.mixer.q.weight", [](std::vector<float>& weight) {
+    for (std::size_t i = 0; i < weight.size(); ++i) weight[i] += static_cast<float>(i % 24) / 24;  // by column
+  });
+  for (const char* backend : {"reference", "cpu"}) {
+    CAPTURE(backend);
+    CHECK(largest_difference(logits_after(backend, model), logits_after(backend, shifted)) < 2e-5);
+  }
+}
+
 /// Layers that route, each after its block where that means something.
 std::shared_ptr<const ModelDescription> routing_model(bool after_block) {
   std::vector<LayerConfig> layers = {test::delta_layer(Mechanism::kGdn), test::delta_layer(Mechanism::kKda)};
@@ -356,16 +394,9 @@ TEST_CASE("a sparse prefill has the scratch of its own options, whatever was rea
 /// `original` with elements [first, first + count) of one tensor that are no numbers.
 std::shared_ptr<const ModelDescription> poisoned_model(const ModelDescription& original, const std::string& name,
                                                        std::ptrdiff_t first, std::int32_t count) {
-  auto model = std::make_shared<ModelDescription>(original);
-  for (TensorEntry& tensor : model->tensors) {
-    if (tensor.name != name) continue;
-    const auto* from = static_cast<const float*>(tensor.data);
-    auto values = std::make_shared<std::vector<float>>(from, from + tensor.size_bytes / sizeof(float));
-    std::fill_n(values->begin() + first, count, std::numeric_limits<float>::quiet_NaN());
-    tensor.data = values->data();
-    model->storage.push_back(values);
-  }
-  return model;
+  return changed_model(original, name, [=](std::vector<float>& values) {
+    std::fill_n(values.begin() + first, count, std::numeric_limits<float>::quiet_NaN());
+  });
 }
 
 TEST_CASE("a sequence of numbers that are none touches no other sequence of its batch") {
