@@ -9,7 +9,7 @@ namespace cairn::gpu {
 namespace {
 
 int larger_count(const SdmArgs& args) {
-  return args.write_count > args.read_count ? args.write_count : args.read_count;
+  return sdm_kept(args.write_count > args.read_count ? args.write_count : args.read_count, args.side);
 }
 
 template <int kEach>
@@ -185,11 +185,11 @@ bool is_one_step(const SdmArgs& args) {
 }
 
 const char* unsupported_reason(const SdmArgs& args) {
-  const std::int64_t writes =
-      std::int64_t{args.batch.token_count} * args.head_count * sdm_kept(args.write_count, args.side);
+  const std::int64_t kept_writes = sdm_kept(args.write_count, args.side),
+                     writes = std::int64_t{args.batch.token_count} * args.head_count * kept_writes;
   return first_reason({require_activations("sdm", args.dtype), require_range("sdm", "side", args.side, 1, kSdmMaxSide),
-                       require_range("sdm", "write_count", args.write_count, 1, kSdmMaxCount),
-                       require_range("sdm", "read_count", args.read_count, 1, kSdmMaxCount),
+                       require_range("sdm", "write_count", kept_writes, 1, kSdmMaxCount),
+                       require_range("sdm", "read_count", sdm_kept(args.read_count, args.side), 1, kSdmMaxCount),
                        require_range("sdm", "head_count", args.head_count, 1, 65535),
                        require_range("sdm", "writes of all tokens", writes, 0, kSdmMostClaims),
                        args.initial ? require_floating("sdm", args.initial_dtype) : nullptr,

@@ -24,7 +24,9 @@ class SdmLayer : public Mixer {
     StateSlot& slot = build.slots[table_slot_];
     slot.initial = initial_.data;
     slot.initial_dtype = initial_.dtype;
-    slot.writes_per_token = static_cast<std::int32_t>(std::min<std::int64_t>(config_.write_count, slots));
+    config_.write_count = static_cast<std::int32_t>(std::min<std::int64_t>(config_.write_count, slots));
+    config_.read_count = static_cast<std::int32_t>(std::min<std::int64_t>(config_.read_count, slots));
+    slot.writes_per_token = config_.write_count;
     return {};
   }
 

@@ -68,8 +68,9 @@ struct SseConfig {
 
 /// Sparse delta memory (spec 5, 8).
 struct SdmConfig {
-  std::int32_t heads = 0, side = 0, value_dim = 0, write_count = 0, read_count = 0;  ///< N = side * side
-  bool learned_initial = true;                                                       ///< tensor `initial`; else zeros
+  std::int32_t heads = 0, side = 0, value_dim = 0;  ///< N = side * side
+  std::int32_t write_count = 0, read_count = 0;     ///< above N: N
+  bool learned_initial = true;                      ///< tensor `initial`; else zeros
   bool slot_residual = false;
   bool key_weighted_decay = false;
   bool has_bias = false;  ///< on every projection

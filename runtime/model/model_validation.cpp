@@ -116,8 +116,8 @@ void check_sdm(Checks& checks, const SdmConfig& c) {
   checks.range("heads * slots", c.heads * slots, 1, INT32_MAX);
   checks.range("value_dim", c.value_dim, 1, kMaxHeadDim);
   checks.range("heads * value_dim", std::int64_t{c.heads} * c.value_dim, 1, kMaxWidth);
-  checks.range("write_count", c.write_count, 1, std::min<std::int64_t>(slots, 4096));
-  checks.range("read_count", c.read_count, 1, std::min<std::int64_t>(slots, 4096));
+  checks.range("write_count", c.write_count, 1, slots <= 4096 ? INT32_MAX : 4096);
+  checks.range("read_count", c.read_count, 1, slots <= 4096 ? INT32_MAX : 4096);
   checks.finite("write_scale", c.write_scale);
   checks.finite("read_scale", c.read_scale);
 }

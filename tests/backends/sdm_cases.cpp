@@ -141,6 +141,7 @@ std::vector<OpCase> sdm_cases() {
       {"ragged", 2, 12, 24, 8, 8, {1, 63, 0, 65, 130}},
       {"T 500", 1, 8, 16, 6, 10, {500}},
       {"every slot", 1, 3, 5, 64, 64, {70, 2}},
+      {"more than every slot", 1, 3, 5, 200, 4000, {5, 2}},
       {"no M0", 2, 16, 16, 16, 16, {100, 64}, false, false, false},
       {"M0 in bf16", 1, 8, 12, 8, 8, {70}, false, false, true, DType::kBF16},
       {"M0 in f16", 1, 8, 12, 8, 8, {70}, false, false, true, DType::kF16},

@@ -89,7 +89,7 @@ TEST_CASE("validate refuses numbers out of range (cases 34-43)") {
           {"separate_shared_gates", [](auto& m) { m.layers[kSse].sse.adapter_rank = 0, m.layers[kSse].sse.has_shared = false, m.layers[kSse].sse.separate_shared_gates = true; }},
           {"side is 0", [](auto& m) { m.layers[kSdm].sdm.side = 0; }},
           {"side is 4097", [](auto& m) { m.layers[kSdm].sdm.side = 4097; }},
-          {"write_count is 37 (1 to 36)", [](auto& m) { m.layers[kSdm].sdm.write_count = 37; }},
+          {"write_count is 4097 (1 to 4096)", [](auto& m) { m.layers[kSdm].sdm.side = 65, m.layers[kSdm].sdm.write_count = 4097; }},
           {"read_count is 0", [](auto& m) { m.layers[kSdm].sdm.read_count = 0; }},
           {"write_scale is not finite", [](auto& m) { m.layers[kSdm].sdm.write_scale = kNaN; }},
           {"nothing to route", [](auto& m) { m.layers[kFull].routing.kind = Routing::kClvr; }},
@@ -143,7 +143,8 @@ TEST_CASE("validate accepts what the specification allows") {
   ModelDescription model = *every_mechanism_model(1);
   model.layers[kGdn].delta.key_dim = 33;     // odd
   model.layers[kGdn].delta.value_heads = 6;  // three value heads a key head
-  model.layers[kSdm].sdm.write_count = 36;   // more than side, at most all slots
+  model.layers[kSdm].sdm.write_count = 36;   // more than side
+  model.layers[kSdm].sdm.read_count = 5000;  // more than all slots: all
   model.layers[kWindow].attention.window = 1;
   model.layers[kSse].sse.top_k = 4;
   model.norm_eps = 1e-12F;

@@ -332,6 +332,18 @@ TEST_CASE("an sse query that passes softmax passes no silu: what all its channel
   }
 }
 
+TEST_CASE("an sdm layer that writes and reads more than all slots writes and reads all") {
+  LayerConfig all = test::sdm_layer();
+  all.sdm.write_count = all.sdm.read_count = 36;
+  LayerConfig more = all;
+  more.sdm.write_count = 37, more.sdm.read_count = 1 << 30;
+  for (const char* backend : {"reference", "cpu"}) {
+    CAPTURE(backend);
+    CHECK(same_bits(logits_after(backend, test::random_model({all}, 8)),
+                    logits_after(backend, test::random_model({more}, 8))));
+  }
+}
+
 /// Layers that route, each after its block where that means something.
 std::shared_ptr<const ModelDescription> routing_model(bool after_block) {
   std::vector<LayerConfig> layers = {test::delta_layer(Mechanism::kGdn), test::delta_layer(Mechanism::kKda)};
