@@ -55,9 +55,9 @@ Result<const SafetensorsEntry*> ImportedTensors::require(const std::string& sour
   return &found->second;
 }
 
-/// `entry` with `data` inside it, as the tensor `target`; converted where Cairn has no such element type.
-Status ImportedTensors::add_view(const std::string& target, const Shape& shape, const SafetensorsEntry& entry,
-                                 const std::byte* data) {
+/// `data`, which `owner` keeps alive, as the tensor `target`; converted where Cairn has no such element type.
+Status ImportedTensors::add_view(const std::string& target, const Shape& shape, SafetensorsType type,
+                                 const std::byte* data, std::shared_ptr<const void> owner) {
   const std::uint64_t count = element_count(shape);
   TensorEntry tensor;
   tensor.name = target;
@@ -66,11 +66,11 @@ Status ImportedTensors::add_view(const std::string& target, const Shape& shape, 
     tensor.dtype = dtype;
     tensor.data = data;
     tensor.size_bytes = count * static_cast<std::uint64_t>(dtype_bits(dtype)) / 8;
-    description_.storage.push_back(entry.source);
+    description_.storage.push_back(std::move(owner));
     description_.tensors.push_back(std::move(tensor));
     return Status();
   };
-  switch (entry.type) {
+  switch (type) {
     case SafetensorsType::kF32: return use_in_place(DType::kF32);
     case SafetensorsType::kBF16: return use_in_place(DType::kBF16);
     case SafetensorsType::kF16: return use_in_place(DType::kF16);
@@ -81,7 +81,7 @@ Status ImportedTensors::add_view(const std::string& target, const Shape& shape, 
     }
     case SafetensorsType::kF8E4M3:
     case SafetensorsType::kF8E5M2: {
-      const bool is_e5m2 = entry.type == SafetensorsType::kF8E5M2;
+      const bool is_e5m2 = type == SafetensorsType::kF8E5M2;
       std::vector<std::uint16_t> values(count);
       for (std::uint64_t i = 0; i < count; ++i) {
         values[i] = f8_to_bf16(static_cast<std::uint8_t>(data[i]), is_e5m2 ? 2 : 3, is_e5m2 ? 15 : 7, is_e5m2);
@@ -90,7 +90,7 @@ Status ImportedTensors::add_view(const std::string& target, const Shape& shape, 
     }
     default:
       return Status::unsupported("tensor '%s': %s elements are no weights (quantised checkpoints: use the original)",
-                                 target.c_str(), safetensors_type_name(entry.type));
+                                 target.c_str(), safetensors_type_name(type));
   }
 }
 
@@ -101,7 +101,26 @@ Status ImportedTensors::take(const std::string& source, const std::string& targe
                                 shape_text(entry->shape).c_str(), shape_text(shape).c_str());
   }
   used_.insert(source);
-  return add_view(target, shape, *entry, entry->data);
+  return add_view(target, shape, entry->type, entry->data, entry->source);
+}
+
+Status ImportedTensors::take_transposed(const std::string& source, const std::string& target, const Shape& shape) {
+  CAIRN_TRY_ASSIGN(const SafetensorsEntry* entry, require(source));
+  const Shape turned = {shape[1], shape[0]};
+  if (without_ones(entry->shape) != without_ones(turned)) {
+    return Status::format_error("tensor '%s' has shape %s (expected %s)", source.c_str(),
+                                shape_text(entry->shape).c_str(), shape_text(turned).c_str());
+  }
+  used_.insert(source);
+  CAIRN_TRY_ASSIGN(HostBuffer memory, HostBuffer::allocate(entry->size_bytes, target.c_str()));
+  const auto width = static_cast<std::size_t>(safetensors_type_bytes(entry->type));
+  const auto rows = static_cast<std::size_t>(shape[0]), columns = static_cast<std::size_t>(shape[1]);
+  for (std::size_t i = 0; i < rows; ++i) {
+    for (std::size_t j = 0; j < columns; ++j)
+      std::memcpy(memory.data() + (i * columns + j) * width, entry->data + (j * rows + i) * width, width);
+  }
+  const auto owner = std::make_shared<const HostBuffer>(std::move(memory));
+  return add_view(target, shape, entry->type, owner->data(), owner);
 }
 
 Status ImportedTensors::take_rows(const std::string& source, std::int64_t source_rows, std::int64_t first,
@@ -120,7 +139,8 @@ Status ImportedTensors::take_rows(const std::string& source, std::int64_t source
   }
   used_.insert(source);
   const std::uint64_t row_bytes = source_rows > 0 ? entry->size_bytes / static_cast<std::uint64_t>(source_rows) : 0;
-  return add_view(target, shape, *entry, entry->data + static_cast<std::uint64_t>(first) * row_bytes);
+  return add_view(target, shape, entry->type, entry->data + static_cast<std::uint64_t>(first) * row_bytes,
+                  entry->source);
 }
 
 Status ImportedTensors::take_part(const std::string& source, const Shape& source_shape, std::uint64_t first_element,
@@ -135,8 +155,8 @@ Status ImportedTensors::take_part(const std::string& source, const Shape& source
                          static_cast<unsigned long long>(first_element), source.c_str(), target.c_str());
   }
   used_.insert(source);
-  return add_view(target, shape, *entry,
-                  entry->data + first_element * static_cast<std::uint64_t>(safetensors_type_bytes(entry->type)));
+  const auto width = static_cast<std::uint64_t>(safetensors_type_bytes(entry->type));
+  return add_view(target, shape, entry->type, entry->data + first_element * width, entry->source);
 }
 
 Status ImportedTensors::add(const std::string& target, DType dtype, Shape shape, const void* elements,

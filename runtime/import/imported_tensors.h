@@ -23,6 +23,8 @@ class ImportedTensors {
 
   /// The whole tensor as `target`, with this shape: the same elements in the same order (dims of 1 may come and go).
   Status take(const std::string& source, const std::string& target, const std::vector<std::int64_t>& shape);
+  /// A matrix that lies the other way round in the source, [shape[1], shape[0]]; copied.
+  Status take_transposed(const std::string& source, const std::string& target, const std::vector<std::int64_t>& shape);
   /// Rows [first, first + shape[0]) of a source, whose first dimension must be source_rows.
   Status take_rows(const std::string& source, std::int64_t source_rows, std::int64_t first, const std::string& target,
                    const std::vector<std::int64_t>& shape);
@@ -43,8 +45,8 @@ class ImportedTensors {
 
  private:
   Result<const SafetensorsEntry*> require(const std::string& source) const;
-  Status add_view(const std::string& target, const std::vector<std::int64_t>& shape, const SafetensorsEntry& entry,
-                  const std::byte* data);
+  Status add_view(const std::string& target, const std::vector<std::int64_t>& shape, SafetensorsType type,
+                  const std::byte* data, std::shared_ptr<const void> owner);
 
   SafetensorsMap sources_;
   ModelDescription& description_;

@@ -76,7 +76,7 @@ void read_delta_rule(ConfigReader& reader, LayerConfig& layer) {
   c.value_heads = reader.int32("v_heads", c.key_heads);
   c.key_dim = reader.int32("key_dim");
   c.value_dim = reader.int32("value_dim");
-  c.conv_kernel = reader.int32("conv_kernel", 0);
+  c.conv_kernel = reader.int32("conv_kernel", reader.is_null("conv_kernel") ? 0 : 4);
   c.conv_bias = reader.boolean("conv_bias", false);
   const std::string activation = reader.text("conv_activation", "silu");
   c.qk_activation = word<QkActivation>(reader, "conv_activation", activation, {{"silu", QkActivation::kSilu}});
@@ -122,7 +122,7 @@ void read_sse(ConfigReader& reader, LayerConfig& layer) {
   c.partitions = reader.int32("partitions");
   c.top_k = reader.int32("top_k");
   c.has_shared = reader.boolean("shared_partition", true);
-  c.adapter_rank = reader.int32("shared_rank", 0);
+  c.adapter_rank = reader.int32("shared_rank", c.has_shared && !reader.is_null("shared_rank") ? 64 : 0);
   reader.expect("gate", "gla");
   c.decay_rank = reader.int32("gate_rank", 0);
   c.decay_root = reader.number("gate_root", 16);
@@ -188,14 +188,20 @@ Status read_tokenizer(ConfigReader& root, ModelDescription& d) {
   return reader.finish();
 }
 
-/// `tensors` tells people what the tensors are; only its layout has a meaning here.
-Status check_layout(ConfigReader& root) {
-  if (!root.has("tensors")) return {};
+enum class MatrixLayout { kInOut, kOutIn };
+
+/// `tensors` tells people what the tensors are; only its layout has a meaning here. Absent: [in, out] (spec 6).
+Result<MatrixLayout> read_layout(ConfigReader& root) {
+  root.ignore({"tensors"});
+  if (!root.has("tensors")) return MatrixLayout::kInOut;
   const Json& tensors = root.object("tensors");
   const auto layout = tensors.find("layout");
-  if (layout == tensors.end()) return {};
-  if (layout->is_string() && layout->get_ref<const std::string&>().find("[out, in]") != std::string::npos) return {};
-  return Status::unsupported("config.json: tensors.layout must say that matrices are [out, in]");
+  if (layout == tensors.end()) return MatrixLayout::kInOut;
+  const std::string text = layout->is_string() ? layout->get<std::string>() : "";
+  const bool is_in_out = text.find("[in, out]") != std::string::npos;
+  if (is_in_out != (text.find("[out, in]") != std::string::npos))
+    return is_in_out ? MatrixLayout::kInOut : MatrixLayout::kOutIn;
+  return Status::unsupported("config.json: tensors.layout must say that matrices are [in, out] or [out, in]");
 }
 
 Status read_layers(ConfigReader& root, std::uint32_t max_layers, ModelDescription& d, std::vector<std::string>& kinds) {
@@ -269,30 +275,48 @@ Status take_convolution(ImportContext& context, const LayerConfig& layer, const 
   return context.tensors.take_rows(joint, 2 * key_width + value_width, first, spec.name, spec.shape);
 }
 
-Status take_layer_tensor(ImportContext& context, const std::vector<std::string>& kinds, const TensorSpec& spec) {
+/// Vectors of heads and their key rows may be [heads, key_dim].
+Status take_layer_part(ImportContext& context, const std::string& source, const LayerConfig& layer,
+                       const TensorSpec& spec, MatrixLayout layout) {
+  if (spec.shape.size() == 2 && layout == MatrixLayout::kInOut && spec.name.ends_with(".weight"))
+    return context.tensors.take_transposed(source, spec.name, spec.shape);
+  const bool is_sse = layer.mechanism == Mechanism::kSse;
+  const bool has_rows = is_sse || layer.mechanism == Mechanism::kKda || layer.mechanism == Mechanism::kGdn2;
+  if (has_rows && spec.name.ends_with(is_sse ? ".a_bias" : ".dt_bias")) {
+    const std::int64_t key_dim = is_sse ? layer.sse.key_dim : layer.delta.key_dim;
+    const std::vector<std::int64_t> by_head = {spec.shape[0] / key_dim, key_dim};
+    if (context.tensors.shape(source) == by_head)
+      return context.tensors.take_part(source, by_head, 0, spec.name, spec.shape);
+  }
+  return context.tensors.take(source, spec.name, spec.shape);
+}
+
+Status take_layer_tensor(ImportContext& context, const std::vector<std::string>& kinds, MatrixLayout layout,
+                         const TensorSpec& spec) {
   // spec.name is "layers.I.part"
   const std::size_t dot = spec.name.find('.', 7);
   const std::size_t index = std::stoul(spec.name.substr(7, dot - 7));  // our own text
   const std::string part = spec.name.substr(dot + 1);
   const std::string block = "blocks." + std::to_string(index) + ".";
-  if (!part.starts_with("mixer.") && !part.starts_with("routing."))
-    return context.tensors.take(block + part, spec.name, spec.shape);
   const LayerConfig& layer = context.description.layers[index];
+  if (!part.starts_with("mixer.") && !part.starts_with("routing."))
+    return take_layer_part(context, block + part, layer, spec, layout);
   const std::string prefix = block + kinds[index] + ".";
   if (part.starts_with("mixer.conv_") && layer.mechanism != Mechanism::kSse) {
     return take_convolution(context, layer, prefix, spec);
   }
   const std::vector<std::string> names = source_names(part, layer.routing.kind);
   for (const std::string& name : names) {
-    if (context.tensors.has(prefix + name)) return context.tensors.take(prefix + name, spec.name, spec.shape);
+    if (context.tensors.has(prefix + name)) return take_layer_part(context, prefix + name, layer, spec, layout);
   }
   return Status::format_error("tensor '%s%s' is missing", prefix.c_str(), names.front().c_str());
 }
 
-Status take_tensors(ImportContext& context, const std::vector<std::string>& kinds) {
+/// embed and head are [vocab, d] in either layout.
+Status take_tensors(ImportContext& context, const std::vector<std::string>& kinds, MatrixLayout layout) {
   for (const TensorSpec& spec : expected_tensors(context.description)) {
     if (spec.name.starts_with("layers.")) {
-      CAIRN_TRY(take_layer_tensor(context, kinds, spec));
+      CAIRN_TRY(take_layer_tensor(context, kinds, layout, spec));
     } else {
       CAIRN_TRY(context.tensors.take(spec.name, spec.name, spec.shape));
     }
@@ -314,13 +338,12 @@ Status import_native(ImportContext& context) {
   d.tied_embedding = root.boolean("tie_embeddings");
   d.trained_tokens = root.integer("max_trained_length", 0);
   root.check(read_tokenizer(root, d));
-  root.check(check_layout(root));
-  root.ignore({"tensors"});
+  CAIRN_TRY_ASSIGN(const MatrixLayout layout, read_layout(root));
   std::vector<std::string> kinds;
   root.check(read_layers(root, context.limits.max_layers, d, kinds));
   CAIRN_TRY(root.finish());
   CAIRN_TRY(validate(d, context.limits));
-  return take_tensors(context, kinds);
+  return take_tensors(context, kinds, layout);
 }
 
 }  // namespace cairn

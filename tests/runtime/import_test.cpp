@@ -45,7 +45,8 @@ bool contains(const std::string& text, const char* part) {
 /// Writes a native folder: config and tensors [rows, columns] of zeros but their index as first element.
 class NativeFolder {
  public:
-  Json config = Json::parse(R"json({"format": "cairn-native/1", "name": "tiny", "tokenizer": {"kind": "bytes", "bos": 256, "eos": 257, "vocab": 264},
+  Json config = Json::parse(
+      R"json({"format": "cairn-native/1", "name": "tiny", "tensors": {"layout": "every matrix is [out, in]"}, "tokenizer": {"kind": "bytes", "bos": 256, "eos": 257, "vocab": 264},
     "d_model": 8, "n_layers": 1, "mlp_hidden": 6, "norm_eps": 1e-6, "norm_zero_centered": false, "tie_embeddings": true, "max_trained_length": 64,
     "layers": ["gdn"], "gdn": {"qk_heads": 2, "v_heads": 4, "key_dim": 3, "value_dim": 5, "conv_kernel": 4, "conv_bias": false,
     "conv_activation": "silu", "qk_l2norm": true, "query_scale": "1/sqrt(key_dim)", "output_gate": "silu"}})json");
@@ -251,8 +252,45 @@ TEST_CASE("native configs are refused by the name of the field") {
   contains(refused([](Json& c) { c["gdn"]["v_heads"] = 3; }, CAIRN_STATUS_FORMAT), "does not divide");
   contains(refused([](Json& c) { c["gdn"]["output_gate"] = "tanh"; }, CAIRN_STATUS_UNSUPPORTED), "'tanh' (supported: silu, sigmoid, none)");
   contains(refused([](Json& c) { c["gdn"]["query_scale"] = 1; }, CAIRN_STATUS_UNSUPPORTED), "query_scale");
-  contains(refused([](Json& c) { c["tensors"]["layout"] = "[in, out]"; }, CAIRN_STATUS_UNSUPPORTED), "layout");
+  contains(refused([](Json& c) { c["tensors"]["layout"] = "column-major"; }, CAIRN_STATUS_UNSUPPORTED), "layout");
+  contains(refused([](Json& c) { c["tensors"]["layout"] = "[in, out] or [out, in]"; }, CAIRN_STATUS_UNSUPPORTED),
+           "layout");
+  contains(refused([](Json& c) { c["tensors"]["layout"] = "[in, out]"; }, CAIRN_STATUS_FORMAT),
+           "a.weight' has shape [4, 8] (expected [8, 4])");
   contains(refused([](Json& c) { c["norm_eps"] = 0; }, CAIRN_STATUS_FORMAT), "norm_eps is 0");
+}
+
+TEST_CASE("native matrices may be [in, out], as they are where nothing is said: all but embedding and head") {
+  for (const bool says_so : {true, false}) {
+    NativeFolder folder;
+    if (says_so)
+      folder.config["tensors"]["layout"] = "[in, out]";
+    else
+      folder.config.erase("tensors");
+    folder.config["tie_embeddings"] = false;
+    folder.config["gdn"]["routing"] = {{"kind", "clvr"}};
+    for (auto& [name, shape] : folder.tensors) {
+      const bool is_projection = shape.size() == 2 && name != "embed.weight" && !name.ends_with("conv.weight");
+      if (is_projection) std::swap(shape[0], shape[1]);
+    }
+    folder.tensors["head.weight"] = {264, 8};
+    folder.tensors["blocks.0.gdn.clvr_p.weight"] = {20, 8};
+
+    auto model = folder.imported();
+
+    REQUIRE_MESSAGE(model.ok(), model.status().message());
+    const auto element = [&](const char* name, std::size_t i) {
+      return static_cast<const float*>(model.value().find(name)->data)[i];
+    };
+    CHECK(model.value().find("layers.0.mixer.q.weight")->shape == std::vector<std::int64_t>{6, 8});
+    CHECK(element("layers.0.mixer.q.weight", 1) == 6);  // row 0, column 1: the source's row 1, column 0
+    CHECK(element("layers.0.mixer.q.weight", 8) == 1);
+    CHECK(element("layers.0.mlp.down.weight", 5 + 6) == 41);  // row 1, column 5 of [8, 6]: row 5, column 1 of [6, 8]
+    CHECK(element("layers.0.routing.p.weight", 20) == 1);
+    CHECK(element("layers.0.mixer.conv_q.weight", 1) == 1);
+    CHECK(element("embed.weight", 1) == 1);
+    CHECK(element("head.weight", 1) == 1);
+  }
 }
 
 TEST_CASE("native folders miss or hold tensors by name") {
@@ -275,7 +313,7 @@ TEST_CASE("native configs may choose other mixers and numbers") {
   std::map<std::string, std::vector<std::int64_t>> tensors;
   for (auto [name, shape] : folder.tensors) {
     if (name.find(".gdn.z.") != std::string::npos || name.find(".gdn.a.") != std::string::npos) continue;
-    if (name.ends_with("dt_bias")) shape = {12};
+    if (name.ends_with("dt_bias")) shape = {4, 3};  // a row for each head
     std::string renamed = name;
     if (const std::size_t at = name.find(".gdn."); at != std::string::npos) renamed.replace(at, 5, ".kda.");
     tensors[renamed] = shape;
@@ -288,7 +326,32 @@ TEST_CASE("native configs may choose other mixers and numbers") {
   REQUIRE_MESSAGE(model.ok(), model.status().message());
   CHECK(model.value().layers[0].mechanism == Mechanism::kKda);
   CHECK(model.value().layers[0].delta.decay_rank == 2);
+  CHECK(model.value().find("layers.0.mixer.dt_bias")->shape == std::vector<std::int64_t>{12});
   CHECK(model.value().layers[0].output.gate == GateKind::kNone);
+}
+
+TEST_CASE("native configs that say nothing mean a convolution of 4 taps and a shared rank of 64") {
+  NativeFolder folder;
+  folder.config["gdn"].erase("conv_kernel");
+  folder.config["layers"] = {"gdn", "sse"};
+  folder.config["n_layers"] = 2;
+  folder.config["sse"] = {{"heads", 1},      {"key_dim", 3}, {"value_dim", 5},
+                          {"partitions", 2}, {"top_k", 1},   {"gate_rank", 2}};
+  for (const char* name : {"norm1.weight", "norm2.weight"}) folder.tensors[std::string("blocks.1.") + name] = {8};
+  for (const char* name : {"gate", "up"}) folder.tensors[std::string("blocks.1.mlp.") + name + ".weight"] = {6, 8};
+  const std::pair<const char*, std::vector<std::int64_t>> sse[] = {
+      {"q.weight", {3, 8}},    {"k.weight", {3, 8}},    {"v.weight", {5, 8}},    {"z.weight", {5, 8}},
+      {"e.weight", {2, 8}},    {"o.weight", {8, 5}},    {"q_a.weight", {64, 8}}, {"k_a.weight", {64, 8}},
+      {"q_b.weight", {3, 64}}, {"k_b.weight", {3, 64}}, {"g_a.weight", {2, 8}},  {"g_b.weight", {3, 2}},
+      {"g_bias", {1, 3}},      {"norm.weight", {5}}};
+  for (const auto& [name, shape] : sse) folder.tensors[std::string("blocks.1.sse.") + name] = shape;
+  folder.tensors["blocks.1.mlp.down.weight"] = {8, 6};
+
+  const auto model = folder.imported();
+
+  REQUIRE_MESSAGE(model.ok(), model.status().message());
+  CHECK(model.value().layers[0].delta.conv_kernel == 4);
+  CHECK(model.value().layers[1].sse.adapter_rank == 64);
 }
 
 TEST_CASE("wayfarer imports, packs, loads, and keeps its fingerprint") {
