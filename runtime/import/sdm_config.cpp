@@ -12,7 +12,7 @@ std::int32_t root_of(std::int32_t slots) {
   return std::int64_t{root} * root == slots ? root : -1;
 }
 
-LayerConfig read_sdm(ConfigReader& reader, std::int32_t model_dim) {
+LayerConfig read_sdm(ConfigReader& reader, std::int32_t model_dim, bool& has_score_norms) {
   LayerConfig layer;
   layer.mechanism = Mechanism::kSdm;
   ConfigReader inner(reader.object("sdm_args"), reader.where() + ".sdm_args");
@@ -25,6 +25,7 @@ LayerConfig read_sdm(ConfigReader& reader, std::int32_t model_dim) {
   c.learned_initial = inner.boolean("backprop_on_memory", false);
   c.key_weighted_decay = inner.boolean("key_weighted_decay", false);
   c.has_bias = true;
+  has_score_norms = inner.boolean("query_batchnorm", false);
   inner.expect("normalize_readings", true);
   if (!inner.has("normalize_readings")) {
     inner.fail(Status::unsupported("%s: readings without a norm (normalize_readings) are not supported",
@@ -52,6 +53,7 @@ LayerConfig attention_layer(std::int32_t heads, std::int32_t kv_heads, std::int3
 
 struct Kinds {
   LayerConfig full, window, sdm;
+  bool has_score_norms = false;
 };
 
 Kinds read_kinds(ConfigReader& reader, std::int32_t model_dim) {
@@ -69,7 +71,7 @@ Kinds read_kinds(ConfigReader& reader, std::int32_t model_dim) {
               attention_layer(swa_heads, swa_kv_heads, swa_dim, theta, has_gate),
               {}};
   kinds.window.attention.window = reader.int32("swa_window", 0);
-  if (reader.has("sdm_args")) kinds.sdm = read_sdm(reader, model_dim);
+  if (reader.has("sdm_args")) kinds.sdm = read_sdm(reader, model_dim, kinds.has_score_norms);
   return kinds;
 }
 
@@ -121,6 +123,40 @@ std::int32_t read_mlp_width(ConfigReader& reader, std::int32_t model_dim) {
   const double width = std::floor(std::floor(8.0 * model_dim / 3) * multiplier);
   if (multiple < 1 || !(width > 0 && width < 1e8)) return -1;
   return static_cast<std::int32_t>((static_cast<std::int64_t>(width) + multiple - 1) / multiple * multiple);
+}
+
+Result<std::vector<float>> values_of(const ImportedTensors& tensors, const std::string& name, std::size_t count) {
+  CAIRN_TRY_ASSIGN(std::vector<float> values, tensors.as_f32(name));
+  if (values.size() == count) return values;
+  return Status::format_error("tensor '%s' has %zu elements (expected %zu)", name.c_str(), values.size(), count);
+}
+
+/// A batch norm of the scores after their projection, folded into it: its statistics are constants here.
+///   s = weight / sqrt(running_var + 1e-5);   W' = s W;   b' = s (b - running_mean) + bias
+Status take_normalised(ImportContext& context, const WantedTensor& wanted, const std::string& projection,
+                       const std::string& norm) {
+  ImportedTensors& tensors = context.tensors;
+  const auto rows = static_cast<std::size_t>(wanted.spec.shape[0]);
+  const bool is_bias = wanted.spec.shape.size() == 1;
+  const std::size_t columns = is_bias ? 1 : static_cast<std::size_t>(wanted.spec.shape[1]);
+  const std::string stem = wanted.prefix + "attention.", name = stem + projection + (is_bias ? ".bias" : ".weight");
+  std::vector<float> part[4];
+  const char* const kParts[] = {"weight", "bias", "running_mean", "running_var"};
+  for (int i = 0; i < 4; ++i) {
+    const std::string source = stem + norm + "." + kParts[i];
+    CAIRN_TRY_ASSIGN(part[i], values_of(tensors, source, rows));
+    tensors.mark_used(source);
+  }
+  tensors.mark_used(stem + norm + ".num_batches_tracked");
+  CAIRN_TRY_ASSIGN(std::vector<float> values, values_of(tensors, name, rows * columns));
+  tensors.mark_used(name);
+  for (std::size_t i = 0; i < rows; ++i) {
+    const double scale = part[0][i] / std::sqrt(double{part[3][i]} + 1e-5);
+    const double mean = is_bias ? part[2][i] : 0, shift = is_bias ? part[1][i] : 0;
+    for (std::size_t j = i * columns; j < (i + 1) * columns; ++j)
+      values[j] = static_cast<float>(scale * (values[j] - mean) + shift);
+  }
+  return tensors.add(wanted.spec.name, DType::kF32, wanted.spec.shape, values.data(), values.size() * sizeof(float));
 }
 
 Status take_sdm(CheckpointSource& source, const WantedTensor& wanted, const SdmConfig& c) {
@@ -195,7 +231,13 @@ Status import_sdm(ImportContext& context) {
   CAIRN_TRY(reader.finish());
   CAIRN_TRY(validate(d, context.limits));
   CheckpointSource source(context, "");
-  return source.take_all([&](const WantedTensor& wanted) { return take_tensor(source, wanted, d); });
+  return source.take_all([&](const WantedTensor& wanted) {
+    const bool is_query = wanted.part.starts_with("mixer.q."), is_key = wanted.part.starts_with("mixer.k.");
+    const bool is_sdm =
+        wanted.layer >= 0 && d.layers[static_cast<std::size_t>(wanted.layer)].mechanism == Mechanism::kSdm;
+    if (!kinds.has_score_norms || !is_sdm || !(is_query || is_key)) return take_tensor(source, wanted, d);
+    return take_normalised(context, wanted, is_query ? "Wq_read" : "Wk_write", is_query ? "query_bn" : "key_bn");
+  });
 }
 
 }  // namespace cairn

@@ -36,6 +36,14 @@ void add_sdm(CheckpointBuilder& c, const PlainSdm& s) {
   c.vector(p + "readings_norm.weight", s.value_dim, 1, 0.1);
   c.vector(p + "readings_norm.bias", s.value_dim, 0, 0.1);
   if (s.is_learned) c.tensor(p + "memory", {s.heads * s.side * s.side, s.value_dim}, 0.5);
+  for (const char* norm : {"query_bn.", "key_bn."}) {
+    if (!s.has_score_norms) break;
+    c.vector(p + norm + "weight", s.heads * 2 * s.side, 1, 0.3);
+    c.vector(p + norm + "bias", s.heads * 2 * s.side, 0, 0.5);
+    c.vector(p + norm + "running_mean", s.heads * 2 * s.side, 0, 0.5);
+    c.vector(p + norm + "running_var", s.heads * 2 * s.side, 2, 0.3);
+    c.tensors[p + norm + "num_batches_tracked"] = {DType::kI64, {}, std::vector<std::uint8_t>(8)};
+  }
 }
 
 void add_attention(CheckpointBuilder& c, const PlainAttention& a) {
@@ -196,6 +204,26 @@ TEST_CASE("sparse delta memory that starts as zeros, decays by key, without a ga
   for (const PlainSdm& layer : layers) plain.add(plain_sdm(layer));
 
   check_logits(c.write(), plain, kVocab);
+}
+
+TEST_CASE("sparse delta memory with batch norms of its scores") {
+  CheckpointBuilder c(lingua_config(), 12);
+  c.config.update(
+      {{"n_layers", 2}, {"sdm_at", "all"}, {"swa_at", nullptr}, {"attn_at", nullptr}, {"ffn_dim_multiplier", 0.5}});
+  c.config["sdm_args"]["query_batchnorm"] = true;
+  add_model(c, kLinguaNames, {2, kVocab, kDim, 32, true});
+  std::vector<PlainSdm> layers;
+  for (int i = 0; i < 2; ++i) {
+    layers.push_back({"layers." + std::to_string(i) + ".attention.", 2, 6, 12, 3, 5, true, true, false, true});
+    add_sdm(c, layers.back());
+  }
+
+  PlainModel plain(c.tensors, kLinguaNames, kDim, 1e-5);
+  for (const PlainSdm& layer : layers) plain.add(plain_sdm(layer));
+
+  check_logits(c.write(), plain, kVocab);
+  c.config["sdm_args"]["query_batchnorm"] = false;
+  check_load_refused(c.write(), "key_bn.bias' is not part of this model");
 }
 
 TEST_CASE("layouts of sparse delta memory that are not supported are refused by name") {

@@ -25,7 +25,8 @@ class SdmMixer : public PlainMixer {
     const int V = c_.value_dim, slots = c_.side * c_.side;
     if (table_.empty())
       table_ = c_.is_learned ? w.at(p + "memory") : Row(static_cast<std::size_t>(c_.heads * slots * V));
-    const Row q = w.linear(p + "Wq_read", x), k = w.linear(p + "Wk_write", x), v = w.linear(p + "Wv_write", x);
+    const Row q = scores(w, x, "Wq_read", "query_bn"), k = scores(w, x, "Wk_write", "key_bn"),
+              v = w.linear(p + "Wv_write", x);
     const Row a = w.linear(p + "a_proj", x), b = w.linear(p + "b_proj", x);
     Row y(v.size());
     for (int h = 0; h < c_.heads; ++h) {
@@ -39,6 +40,17 @@ class SdmMixer : public PlainMixer {
   }
 
  private:
+  /// The projection, and its batch norm with the statistics of training.
+  Row scores(const PlainWeights& w, const Row& x, const std::string& projection, const std::string& norm) const {
+    Row s = w.linear(c_.prefix + projection, x);
+    const std::string stem = c_.prefix + norm + ".";
+    for (std::size_t i = 0; c_.has_score_norms && i < s.size(); ++i) {
+      const double deviation = std::sqrt(w.at(stem + "running_var")[i] + 1e-5);
+      s[i] = (s[i] - w.at(stem + "running_mean")[i]) / deviation * w.at(stem + "weight")[i] + w.at(stem + "bias")[i];
+    }
+    return s;
+  }
+
   struct Chosen {
     int slot;
     double weight;

@@ -9,7 +9,7 @@ namespace cairn::test {
 struct PlainSdm {
   std::string prefix;  ///< "layers.0.attention."
   int heads, side, value_dim, write_count, read_count;
-  bool has_gate, is_learned, decays_by_key = false;
+  bool has_gate, is_learned, decays_by_key = false, has_score_norms = false;
 };
 std::unique_ptr<PlainMixer> plain_sdm(const PlainSdm& config);
 
