@@ -58,7 +58,7 @@ class Checks {
 };
 
 void check_conv_kernel(Checks& checks, const char* field, std::int32_t kernel) {
-  if (kernel != 0) checks.range(field, kernel, 2, 32);
+  if (kernel != 0) checks.range(field, kernel, 1, 32);
 }
 
 void check_delta_rule(Checks& checks, const LayerConfig& layer) {

@@ -63,6 +63,7 @@ std::vector<OpCase> delta_inputs_cases() {
           inputs_case({"heads of 24, 40 gates, log sigmoid", 2, 40, 24, 168, 4, false, FeatureMap::kL2, DecayKind::kLogSigmoid}),
           inputs_case({"heads of 256", 1, 1, 256, 768}),
           inputs_case({"3 taps", 1, 2, 16, 64, 3}),
+          inputs_case({"1 tap", 1, 2, 16, 64, 1}),
           inputs_case({"sum norm, odd heads", 1, 2, 5, 20, 4, true, FeatureMap::kSumNorm})};
 }
 

@@ -80,6 +80,35 @@ TEST_CASE("forks, rewinds and the order of rows do not change the bytes") {
   CHECK(bench.save(*restored) == expected);
 }
 
+TEST_CASE("convolutions of one tap keep nothing, and are saved, restored, forked and rewound like others") {
+  std::vector<LayerConfig> layers = {test::sse_layer()};
+  layers[0].sse.shared_conv_kernel = 1;
+  for (const Mechanism mechanism : {Mechanism::kGdn, Mechanism::kKda, Mechanism::kDeltaNet, Mechanism::kGdn2}) {
+    layers.push_back(test::delta_layer(mechanism));
+    layers.back().delta.conv_kernel = 1;
+  }
+  const std::vector<std::int32_t> tokens = random_tokens(200);
+  for (const char* backend : {"reference", "cpu", "delayed"}) {
+    CAPTURE(backend);
+    const AgentBench bench(backend, test::random_model(layers, 9));
+    const auto state = bench.state(with_window(1000)), restored = bench.state(), plain = bench.state();
+    bench.prefill(*state, std::span(tokens).first(130));
+    bench.decode(*state, std::span(tokens).subspan(130, 20));
+    const Bytes bytes = bench.save(*state);
+    bench.restore(*restored, bytes);
+    CHECK(bench.save(*restored) == bytes);
+
+    const auto fork = bench.fork(*state);
+    bench.decode(*fork, std::span(tokens).subspan(150));
+    bench.decode(*restored, std::span(tokens).subspan(150));
+    CHECK(bench.save(*fork) == bench.save(*restored));
+
+    bench.rewind(*state, 130);
+    bench.prefill(*plain, std::span(tokens).first(130));
+    CHECK(bench.save(*state) == bench.save(*plain));
+  }
+}
+
 TEST_CASE("a snapshot of one backend is read by another") {
   const AgentBench reference("reference"), cpu("cpu"), delayed("delayed");
   const auto source = reference.state();
