@@ -150,6 +150,11 @@ void read_attention(ConfigReader& reader, const std::string& kind, LayerConfig& 
   reader.expect("rope", "rotate-half");
   c.rotary_dim = reader.int32("rope_dims", rotates ? c.head_dim : 0);
   c.qk_norm = reader.boolean("qk_norm", false);
+  c.qk_norm_eps = reader.number("qk_norm_eps", 0);
+  if (reader.has("qk_norm_zero_centered")) {
+    c.qk_norm_centering =
+        reader.boolean("qk_norm_zero_centered") ? NormCentering::kZeroCentered : NormCentering::kPlain;
+  }
   const GateKind gate = read_gate(reader, "output_gate", GateKind::kNone);
   if (gate == GateKind::kSilu) {
     reader.fail(

@@ -10,13 +10,16 @@ class SoftmaxAttentionLayer : public Mixer {
  public:
   Status bind(const LayerBuild& build) {
     config_ = build.config.attention;
-    eps_ = build.model.norm_eps;
+    eps_ = config_.qk_norm_eps > 0 ? config_.qk_norm_eps : build.model.norm_eps;
     std::vector<std::string> names = {build.mixer("q"), build.mixer("k"), build.mixer("v")};
     if (config_.output_gate) names.push_back(build.mixer("z"));
     CAIRN_TRY_ASSIGN(group_, build.weights.linear_group(names));
     CAIRN_TRY_ASSIGN(out_, build.weights.linear(build.mixer("o")));
     if (config_.qk_norm || config_.qk_norm_full) {
-      const float add = build.model.norm_zero_centered ? 1.0F : 0.0F;
+      const bool is_zero_centered = config_.qk_norm_centering == NormCentering::kAsModel
+                                        ? build.model.norm_zero_centered
+                                        : config_.qk_norm_centering == NormCentering::kZeroCentered;
+      const float add = is_zero_centered ? 1.0F : 0.0F;
       CAIRN_TRY_ASSIGN(q_norm_, build.weights.vector(build.mixer("q_norm.weight"), add));
       CAIRN_TRY_ASSIGN(k_norm_, build.weights.vector(build.mixer("k_norm.weight"), add));
     }

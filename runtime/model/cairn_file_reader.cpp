@@ -93,6 +93,8 @@ AttentionConfig read_attention(const fbs::Attention& f) {
   c.qk_norm_full = f.qk_norm_full();
   c.output_gate = f.output_gate();
   c.qkv_bias = f.qkv_bias();
+  c.qk_norm_eps = f.qk_norm_eps();
+  c.qk_norm_centering = as<NormCentering>(f.qk_norm_centering());
   return c;
 }
 

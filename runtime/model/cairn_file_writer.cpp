@@ -45,7 +45,8 @@ Result<ContainerPlan> plan_sections(const ModelDescription& d) {
 
 flatbuffers::Offset<fbs::Attention> build_attention(Builder& b, const AttentionConfig& c) {
   return fbs::CreateAttention(b, c.query_heads, c.kv_heads, c.head_dim, c.window, c.rotary_dim, c.rope_theta, c.qk_norm,
-                              c.qk_norm_full, c.output_gate, c.qkv_bias);
+                              c.qk_norm_full, c.output_gate, c.qkv_bias, c.qk_norm_eps,
+                              static_cast<fbs::NormCentering>(c.qk_norm_centering));
 }
 
 flatbuffers::Offset<fbs::Layer> build_layer(Builder& b, const LayerConfig& layer) {

@@ -77,6 +77,9 @@ struct SdmConfig {
   float write_scale = 1, read_scale = 1;
 };
 
+/// Whether a norm's weight is stored as w - 1; kAsModel: as norm_zero_centered says.
+enum class NormCentering : std::uint8_t { kAsModel = 0, kPlain = 1, kZeroCentered = 2 };
+
 /// Softmax attention, full or sliding-window (spec 7).
 struct AttentionConfig {
   std::int32_t query_heads = 0, kv_heads = 0, head_dim = 0;
@@ -87,6 +90,8 @@ struct AttentionConfig {
   bool qk_norm_full = false;  ///< OLMo: over the whole projected vector, weight [heads * head_dim]
   bool output_gate = false;   ///< sigma(x W_g), tensor `z`
   bool qkv_bias = false;
+  float qk_norm_eps = 0;  ///< 0: the model's norm_eps
+  NormCentering qk_norm_centering = NormCentering::kAsModel;
 };
 
 /// Multi-head latent attention without rotation (Kimi Linear).
@@ -174,7 +179,8 @@ struct ModelDescription {
   std::int32_t model_dim = 0, vocab_size = 0;
   std::int64_t trained_tokens = 0;  ///< 0: not known
   float norm_eps = 1e-6F;
-  bool norm_zero_centered = false;  ///< norm weights are stored as w - 1: norm1, norm2, final norm, q and k norms
+  bool norm_zero_centered = false;  ///< norm weights are stored as w - 1: norm1, norm2, final norm, and q and k norms
+                                    ///< that do not say otherwise
   bool tied_embedding = false;
   std::vector<LayerConfig> layers;
   TokenizerConfig tokenizer;

@@ -27,6 +27,7 @@ class Numbers {
 void add_attention(Numbers& add, const AttentionConfig& c) {
   add(c.query_heads, c.kv_heads, c.head_dim, c.window, c.rotary_dim, c.rope_theta, c.qk_norm, c.qk_norm_full,
       c.output_gate, c.qkv_bias);
+  if (c.qk_norm_eps != 0 || c.qk_norm_centering != NormCentering::kAsModel) add(-1, c.qk_norm_eps, c.qk_norm_centering);
 }
 
 void add_mixer(Numbers& add, const LayerConfig& layer) {

@@ -133,6 +133,8 @@ void check_attention(Checks& checks, const AttentionConfig& c) {
   checks.require(c.rotary_dim % 2 == 0, "rotary_dim is odd");
   if (c.rotary_dim > 0) checks.positive("rope_theta", c.rope_theta, 1e12F);
   checks.require(!(c.qk_norm && c.qk_norm_full), "qk_norm and qk_norm_full exclude each other");
+  if (c.qk_norm_eps != 0) checks.positive("qk_norm_eps", c.qk_norm_eps, 1);
+  checks.choice("qk_norm_centering", c.qk_norm_centering, NormCentering::kZeroCentered);
 }
 
 void check_latent_attention(Checks& checks, const LatentAttentionConfig& c) {

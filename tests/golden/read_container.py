@@ -176,6 +176,11 @@ def numbers(table, kinds):
     return out
 
 
+def attention_numbers(table):
+    out, own = numbers(table, MIXERS[4]), (table.scalar(10, "f"), table.scalar(11, "e"))
+    return out + struct.pack("<ifI", -1, *own) if any(own) else out
+
+
 def fingerprint(root, sections, checksums):
     def text(value):
         raw = value.encode()
@@ -194,11 +199,12 @@ def fingerprint(root, sections, checksums):
         mechanism = layer.scalar(0, "e")
         slot = MIXER_OF_MECHANISM[mechanism]
         require([s for s in MIXERS if layer.table(s)] == [slot], "the mixer tables of a layer")
-        parts += [struct.pack("<I", mechanism), numbers(layer.table(slot), MIXERS[slot]), numbers(layer.table(6), OUTPUT),
+        mixer = layer.table(slot)
+        parts += [struct.pack("<I", mechanism), attention_numbers(mixer) if slot == 4 else numbers(mixer, MIXERS[slot]), numbers(layer.table(6), OUTPUT),
                   numbers(layer.table(7), ROUTING), numbers(layer.table(8), MLP), struct.pack("<I", layer.scalar(9, "b"))]
         if layer.table(10):
             require(slot == 2, "attention beside another mixer than sse")
-            parts.append(numbers(layer.table(10), MIXERS[4]))
+            parts.append(attention_numbers(layer.table(10)))
     groups = {entry.text(0): entry.scalar(1, "i") for entry in root.tables(13)}
     by_name = {section.name: section for section in sections}
     tensors = [s for s in sections if s.name not in TEXT_SECTIONS and not (s.name.endswith(".scales") and s.name[:-7] in groups)]

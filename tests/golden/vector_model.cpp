@@ -74,6 +74,8 @@ void fill_attention(const json& cfg, AttentionConfig* a) {
   a->rotary_dim = number(cfg, "rope_dim");
   a->rope_theta = cfg.value("rope_theta", 10000.0F);
   a->qk_norm = cfg.value("qk_norm", false);
+  a->qk_norm_eps = cfg.value("eps", 1e-6F);
+  a->qk_norm_centering = cfg.value("zero_centred", false) ? NormCentering::kZeroCentered : NormCentering::kPlain;
   a->output_gate = cfg.value("out_gate", false);
 }
 
@@ -229,8 +231,6 @@ Result<std::shared_ptr<const ModelDescription>> layer_description(const VectorCa
   model->model_dim = vectors.param("d");
   model->vocab_size = 2;
   model->tied_embedding = true;
-  model->norm_zero_centered = cfg.value("zero_centred", false);
-  model->norm_eps = cfg.value("eps", 1e-6F);
   CAIRN_TRY_ASSIGN(LayerConfig layer, converter.layer(cfg, "w.", "none."));
   if (routes_residual) layer.routing = {Routing::kCler};
   model->layers.push_back(layer);
@@ -252,12 +252,6 @@ Result<std::shared_ptr<const ModelDescription>> model_description(const VectorCa
   for (std::size_t i = 0; i < cfg.at("layers").size(); ++i) {
     const json& layer_cfg = cfg["layers"][i];
     const std::string prefix = "w.layers." + std::to_string(i) + ".";
-    if (layer_cfg.value("qk_norm", false) && layer_cfg.value("zero_centred", false) != model->norm_zero_centered) {
-      return Status::unsupported("layer %zu: q and k norms are centred otherwise than the model's norms", i);
-    }
-    if (layer_cfg.value("qk_norm", false) && layer_cfg.value("eps", 1e-6F) != model->norm_eps) {
-      return Status::unsupported("layer %zu: q and k norms have another eps than the model's norms", i);
-    }
     CAIRN_TRY_ASSIGN(LayerConfig layer, converter.layer(layer_cfg, prefix + "mixer.", prefix + "mlp."));
     model->layers.push_back(layer);
   }

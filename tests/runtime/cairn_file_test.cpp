@@ -100,11 +100,11 @@ TEST_CASE("every field of every mechanism survives a file") {
   sse.sse = {2, 6, 10, 5, 3, SseTransition::kDelta, true, true, 4, 7, 8, true, QkActivation::kRelu, true, false, true, false, false, 3, 9};
   LayerConfig both = sse_layer();
   both.has_side_attention = true;
-  both.side_attention = {4, 2, 6, 5, 2, 77, true, false, true, true};
+  both.side_attention = {4, 2, 6, 5, 2, 77, true, false, true, true, 0, NormCentering::kPlain};
   LayerConfig sdm = sdm_layer();
   sdm.sdm = {3, 5, 7, 4, 6, false, true, true, true, 0.5F, 0.25F};
   LayerConfig attention = attention_layer(9);
-  attention.attention = {6, 3, 10, 9, 4, 12345, false, true, true, true};
+  attention.attention = {6, 3, 10, 9, 4, 12345, false, true, true, true, 1e-4F, NormCentering::kZeroCentered};
   LayerConfig latent;
   latent.mechanism = Mechanism::kLatentAttention;
   latent.latent = {3, 5, 4, 6, 7, 1e-4F};
@@ -141,6 +141,8 @@ TEST_CASE("the fingerprint depends on every weight and number, and on no name or
   changed([](ModelDescription& m) { m.norm_zero_centered = true; });
   changed([](ModelDescription& m) { m.layers[6].sdm.write_count = 5; });
   changed([](ModelDescription& m) { m.layers[5].sse.decay_root = 8; });
+  changed([](ModelDescription& m) { m.layers[7].attention.qk_norm_eps = 1e-5F; });
+  changed([](ModelDescription& m) { m.layers[7].attention.qk_norm_centering = NormCentering::kPlain; });
   std::vector<float> copy;
   changed([&](ModelDescription& m) {
     TensorEntry& tensor = m.tensors[m.tensors.size() / 2];

@@ -354,6 +354,23 @@ TEST_CASE("native configs that say nothing mean a convolution of 4 taps and a sh
   CHECK(model.value().layers[1].sse.adapter_rank == 64);
 }
 
+TEST_CASE("native q and k norms may have an eps and a centring of their own") {
+  NativeFolder folder;
+  folder.config["layers"] = {"attn"};
+  folder.config["attn"] = {
+      {"heads", 2}, {"head_dim", 4}, {"qk_norm", true}, {"qk_norm_eps", 1e-4}, {"qk_norm_zero_centered", true}};
+  std::erase_if(folder.tensors, [](const auto& tensor) { return tensor.first.find(".gdn.") != std::string::npos; });
+  for (const char* name : {"q", "k", "v", "o"})
+    folder.tensors[std::string("blocks.0.attn.") + name + ".weight"] = {8, 8};
+  for (const char* name : {"q", "k"}) folder.tensors[std::string("blocks.0.attn.") + name + "_norm.weight"] = {4};
+
+  const auto model = folder.imported();
+
+  REQUIRE_MESSAGE(model.ok(), model.status().message());
+  CHECK(model.value().layers[0].attention.qk_norm_eps == 1e-4F);
+  CHECK(model.value().layers[0].attention.qk_norm_centering == NormCentering::kZeroCentered);
+}
+
 TEST_CASE("wayfarer imports, packs, loads, and keeps its fingerprint") {
   if (!std::filesystem::exists(kWayfarer)) return;
   const TemporaryFolder folder;

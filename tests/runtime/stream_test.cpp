@@ -344,6 +344,23 @@ TEST_CASE("an sdm layer that writes and reads more than all slots writes and rea
   }
 }
 
+TEST_CASE("q and k norms with the eps and the centring that the model has are the model's") {
+  LayerConfig layer = test::attention_layer(0);
+  layer.attention.qk_norm = true;
+  auto model = std::make_shared<ModelDescription>(*test::random_model({layer}, 9));
+  model->norm_eps = 0.5F, model->norm_zero_centered = true;
+  auto own = std::make_shared<ModelDescription>(*model);
+  own->layers[0].attention.qk_norm_eps = 0.5F;
+  own->layers[0].attention.qk_norm_centering = NormCentering::kZeroCentered;
+  CHECK(same_bits(logits_after("cpu", model), logits_after("cpu", own)));
+
+  auto other = std::make_shared<ModelDescription>(*model);
+  other->layers[0].attention.qk_norm_eps = 1e-6F;
+  CHECK(largest_difference(logits_after("cpu", model), logits_after("cpu", other)) > 1e-3);
+  own->layers[0].attention.qk_norm_centering = NormCentering::kPlain;
+  CHECK(largest_difference(logits_after("cpu", model), logits_after("cpu", own)) > 1e-3);
+}
+
 /// Layers that route, each after its block where that means something.
 std::shared_ptr<const ModelDescription> routing_model(bool after_block) {
   std::vector<LayerConfig> layers = {test::delta_layer(Mechanism::kGdn), test::delta_layer(Mechanism::kKda)};
