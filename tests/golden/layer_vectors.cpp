@@ -93,6 +93,7 @@ Status check(const VectorCase& v, const std::string& backend, Comparison& result
     result.integers("tier", choice.tier);
     result.floats("scores", choice.scores);
   }
+  if (v.param("D") == 0) CAIRN_TRY(compare_state(*rig, 0, "state_decode.", v, result));
   result.floats("y", outcome.y);
   if (v.has("side_out")) result.floats("side_out", outcome.side);
   if (!v.has("r")) return {};

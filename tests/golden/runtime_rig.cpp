@@ -62,7 +62,7 @@ Status RuntimeRig::read(std::int32_t count, Phase phase, const SparsePrefill& sp
   const std::vector<std::int32_t> tokens(count, 0);
   const StepPart part{state_.get(), tokens.data(), count, 0};
   SparsePrefill mode = sparse;
-  mode.enabled = sparse.enabled && (count + 63) / 64 >= sparse.min_chunks;
+  mode.enabled = sparse.enabled && phase == Phase::kPrefill && (count + 63) / 64 >= sparse.min_chunks;
   CAIRN_TRY(state_->reserve(*queue_, count));
   CAIRN_TRY(inputs_->reserve(count, 1, 1));
   CAIRN_TRY_ASSIGN(const StepMemory memory, plan_->measure(count, 1, phase, mode, 0));

@@ -181,12 +181,11 @@ void check_other_policies(const VectorCase& v, OpRig& rig, const SparseGdnInput&
   if (!v.params().contains("policies")) return;
   for (const std::string policy : v.params()["policies"]) {
     SparseGdnInput in = base;
-    if (policy == "all")
-      in.policy = SparsePolicy::kAll;
-    else if (policy == "fixed")
-      in.policy = SparsePolicy::kFixed;
-    else
-      give(v, "mask_" + policy, "tier_" + policy, &in);  // random: another generator's draw
+    in.full_inverse = false;
+    in.policy = SparsePolicy::kAdaptive;
+    if (policy == "all") in.policy = SparsePolicy::kAll;
+    if (policy == "fixed") in.policy = SparsePolicy::kFixed;
+    if (policy == "random") give(v, "mask_" + policy, "tier_" + policy, &in);  // another generator's draw
     const SparseGdnOutcome out = run_sparse_gdn(rig, in);
     if (!result.ran(out.trouble, policy.c_str())) continue;
     result.floats("S_" + policy, out.state);
@@ -225,13 +224,19 @@ void check_select(const VectorCase& v, OpRig& rig, Comparison& result) {
   if (backend != "reference" && backend != "cpu")
     result.note("run by the selector on the host; backend '" + backend + "' has its own");
   const std::int32_t C = v.dim("scores", 0), HV = v.dim("scores", 1), n = v.param("HK");
-  const SparsePolicy policy =
-      v.params().value("policy", "adaptive") == "fixed" ? SparsePolicy::kFixed : SparsePolicy::kAdaptive;
+  const std::string policy = v.params().value("policy", "adaptive");
   HostSelection host(C, n, HV);
-  run_selector(v.floats("scores"), v.floats("gamma_log2"), v.floats("eta"), n, policy, &host);
+  run_selector(v.floats("scores"), v.floats("gamma_log2"), v.floats("eta"), n,
+               policy == "fixed" ? SparsePolicy::kFixed : SparsePolicy::kAdaptive, &host);
   const reference::SparseGdnSelection& s = host.selection;
   const std::size_t cells = static_cast<std::size_t>(n) * C;
-  result.integers("mask", as_integers(s.mask, cells));
+  if (policy == "random") {  // all but the mask is adaptive's; the mask is another generator's draw
+    const std::vector<std::int64_t> drawn = v.integers("mask");
+    std::copy(drawn.begin(), drawn.end(), s.mask);
+    result.mark("mask");
+  } else {
+    result.integers("mask", as_integers(s.mask, cells));
+  }
   result.integers("tier", as_integers(s.tier, n));
   result.floats("rank", as_floats(s.rank, cells));
   result.integers("order", as_integers(s.order, cells));
