@@ -72,6 +72,12 @@ bool Comparison::ran(const std::string& trouble, const char* what) {
 
 void Comparison::fail(const std::string& text) { failures_.push_back(text); }
 
+bool Comparison::is_known(const char* what, const std::string& word, const std::string& words) {
+  if ((" " + words + " ").find(" " + word + " ") != std::string::npos) return true;
+  fail(std::string(what) + " '" + word + "' is not known (known: " + words + ")");
+  return false;
+}
+
 void Comparison::finish() {
   for (const auto& [name, unused] : case_.tensors()) {
     if (!case_.is_input(name) && !compared_.count(name)) fail("tensor '" + name + "' was not compared");

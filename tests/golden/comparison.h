@@ -32,6 +32,8 @@ class Comparison {
   /// Empty: true. Else notes the failure.
   bool ran(const std::string& trouble, const char* what);
   void fail(const std::string& text);
+  /// `word` is one of `words`, which blanks separate. Else notes the failure.
+  bool is_known(const char* what, const std::string& word, const std::string& words);
 
   /// Every tensor of the case that is no input was compared or excused; the others fail.
   void finish();

@@ -21,6 +21,8 @@ std::vector<Part> parts_of(const VectorCase& v) {
   return parts;
 }
 
+std::string policy_of(const VectorCase& v) { return v.params()["sparse"].value("policy", "adaptive"); }
+
 SparsePrefill sparse_of(const VectorCase& v) {
   SparsePrefill sparse;
   if (!v.params().contains("sparse") || v.params()["sparse"].is_null()) return sparse;
@@ -28,7 +30,7 @@ SparsePrefill sparse_of(const VectorCase& v) {
   sparse.enabled = true;
   sparse.min_chunks = options.value("min_chunks", 16);
   sparse.full_inverse = options.value("full_inverse", false);
-  const std::string policy = options.value("policy", "adaptive");
+  const std::string policy = policy_of(v);
   if (policy == "all") sparse.policy = SparsePolicy::kAll;
   if (policy == "fixed") sparse.policy = SparsePolicy::kFixed;
   return sparse;
@@ -108,6 +110,11 @@ Status check(const VectorCase& v, const std::string& backend, Comparison& result
 }  // namespace
 
 void check_layer(const VectorCase& v, OpRig& rig, Comparison& result) {
+  if (v.params().contains("sparse") && v.params()["sparse"].is_object()) {
+    const std::string unknown = unknown_key(v.params()["sparse"], "min_chunks full_inverse policy");
+    if (!unknown.empty()) return result.fail("parameter sparse '" + unknown + "' is not known");
+    if (!result.is_known("policy", policy_of(v), "adaptive all fixed")) return;
+  }
   const Status status = check(v, rig.backend().name, result);
   if (!status.ok()) result.fail(status.message());
 }

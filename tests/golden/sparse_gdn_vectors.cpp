@@ -180,6 +180,7 @@ void check_full_inverse(const VectorCase& v, OpRig& rig, const SparseGdnInput& i
 void check_other_policies(const VectorCase& v, OpRig& rig, const SparseGdnInput& base, Comparison& result) {
   if (!v.params().contains("policies")) return;
   for (const std::string policy : v.params()["policies"]) {
+    if (!result.is_known("policy", policy, "adaptive all fixed random")) continue;
     SparseGdnInput in = base;
     in.full_inverse = false;
     in.policy = SparsePolicy::kAdaptive;
@@ -200,6 +201,7 @@ void check_other_policies(const VectorCase& v, OpRig& rig, const SparseGdnInput&
 void check_sparse_gdn(const VectorCase& v, OpRig& rig, Comparison& result) {
   SparseGdnInput in = input_of(v);
   const std::string policy = v.params().value("policy", "adaptive");
+  if (!result.is_known("policy", policy, "adaptive all fixed random free")) return;
   if (policy == "all") in.policy = SparsePolicy::kAll;
   if (policy == "fixed") in.policy = SparsePolicy::kFixed;
   if (policy == "random" && v.has("rank")) {  // what was ranked is adaptive's; only the draw differs
@@ -225,6 +227,7 @@ void check_select(const VectorCase& v, OpRig& rig, Comparison& result) {
     result.note("run by the selector on the host; backend '" + backend + "' has its own");
   const std::int32_t C = v.dim("scores", 0), HV = v.dim("scores", 1), n = v.param("HK");
   const std::string policy = v.params().value("policy", "adaptive");
+  if (!result.is_known("policy", policy, "adaptive fixed random")) return;
   HostSelection host(C, n, HV);
   run_selector(v.floats("scores"), v.floats("gamma_log2"), v.floats("eta"), n,
                policy == "fixed" ? SparsePolicy::kFixed : SparsePolicy::kAdaptive, &host);

@@ -32,4 +32,11 @@ double VectorCase::tolerance(const std::string& tensor, std::initializer_list<co
   return 0;
 }
 
+std::string unknown_key(const nlohmann::json& object, const std::string& words) {
+  for (const auto& [key, unused] : object.items()) {
+    if ((" " + words + " ").find(" " + key + " ") == std::string::npos) return key;
+  }
+  return {};
+}
+
 }  // namespace cairn::test

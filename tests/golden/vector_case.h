@@ -38,4 +38,7 @@ class VectorCase {
   FileTensors tensors_;
 };
 
+/// The first key of `object` that is none of `words`, which blanks separate; empty: there is none.
+std::string unknown_key(const nlohmann::json& object, const std::string& words);
+
 }  // namespace cairn::test

@@ -24,16 +24,25 @@ void check_model(const VectorCase& vectors, OpRig& rig, Comparison& result);
 struct VectorKind {
   const char* name;
   CheckCase check;
+  const char* params;  ///< those that it may have; blanks between them
 };
 
+inline constexpr const char* kDeltaRuleParams = "T HK HV K V init harsh";
 inline constexpr VectorKind kVectorKinds[] = {
-    {"conv", check_conv},         {"pointwise", check_pointwise},
-    {"mlp", check_mlp},           {"deltanet", check_delta_rule},
-    {"gdn", check_delta_rule},    {"kda", check_delta_rule},
-    {"gdn2", check_delta_rule},   {"sse", check_sse},
-    {"sdm", check_sdm},           {"sdm_address", check_sdm_address},
-    {"sparse", check_sparse_gdn}, {"select", check_select},
-    {"layer", check_layer},       {"model", check_model},
+    {"conv", check_conv, "T C n carry"},
+    {"pointwise", check_pointwise, "T H W"},
+    {"mlp", check_mlp, "T d ff"},
+    {"deltanet", check_delta_rule, kDeltaRuleParams},
+    {"gdn", check_delta_rule, kDeltaRuleParams},
+    {"kda", check_delta_rule, kDeltaRuleParams},
+    {"gdn2", check_delta_rule, kDeltaRuleParams},
+    {"sse", check_sse, "T H K V N topk delta init harsh"},
+    {"sdm", check_sdm, "T H n V W R slot key_weighted_decay init harsh"},
+    {"sdm_address", check_sdm_address, "T H n W"},
+    {"sparse", check_sparse_gdn, "T HK HV K V init harsh policy policies full_inverse o_heads want_nH min_margin"},
+    {"select", check_select, "C HK HV policy slow ties want_nH"},
+    {"layer", check_layer, "T D d split cfg side sparse"},
+    {"model", check_model, "T D split cfg sparse_T"},
 };
 
 }  // namespace cairn::test

@@ -35,10 +35,23 @@ constexpr Source kMlpSources[] = {
 constexpr Source kModelSources[] = {
     {"embed.weight", "embed", false}, {"final_norm.weight", "norm", false}, {"head.weight", "head", false}};
 
-const std::set<std::string> kKnownKeys = {
-    "mixer",      "HK",  "HV", "K",        "V",          "gate",   "eps",     "conv",     "rank",          "route",
-    "route_rank", "H",   "N",  "topk",     "delta",      "n",      "W",       "R",        "slot_residual", "learned_M0",
-    "HQ",         "HKV", "D",  "rope_dim", "rope_theta", "window", "qk_norm", "out_gate", "zero_centred",  "ff"};
+struct MixerKind {
+  const char* name;
+  Mechanism mechanism;
+  const char* keys;  ///< that its configuration may have
+};
+
+constexpr const char *kDeltaKeys = "mixer HK HV K V gate eps conv route route_rank ff",
+                     *kRowDecayKeys = "mixer HK HV K V gate eps conv route route_rank ff rank";
+constexpr MixerKind kMixers[] = {
+    {"deltanet", Mechanism::kDeltaNet, kDeltaKeys},
+    {"gdn", Mechanism::kGdn, kDeltaKeys},
+    {"kda", Mechanism::kKda, kRowDecayKeys},
+    {"gdn2", Mechanism::kGdn2, kRowDecayKeys},
+    {"sse", Mechanism::kSse, "mixer H K V N topk rank delta gate eps route route_rank ff"},
+    {"sdm", Mechanism::kSdm, "mixer H n V W R slot_residual learned_M0 gate eps route route_rank ff"},
+    {"attn", Mechanism::kSoftmaxAttention,
+     "mixer HQ HKV D rope_dim rope_theta window qk_norm out_gate zero_centred eps route ff"}};
 
 /// Builds descriptions from a case's weights, and notices weights that nothing took.
 class Converter {
@@ -50,6 +63,7 @@ class Converter {
 
  private:
   Status fill_mixer(const json& cfg, const std::string& weights, LayerConfig* layer) const;
+  Status check_sizes(const json& cfg, const std::string& weights, const LayerConfig& layer) const;
   Status fill_routing(const json& cfg, const std::string& weights, LayerConfig* layer) const;
   Result<std::vector<float>> values(const TensorSpec& spec, bool is_layer_case, bool replaced_routing);
   std::vector<float> take(const std::string& tensor, bool is_projection);
@@ -80,17 +94,14 @@ void fill_attention(const json& cfg, AttentionConfig* a) {
 }
 
 Status Converter::fill_mixer(const json& cfg, const std::string& w, LayerConfig* layer) const {
-  static const std::map<std::string, Mechanism> kMixers = {{"deltanet", Mechanism::kDeltaNet},
-                                                           {"gdn", Mechanism::kGdn},
-                                                           {"kda", Mechanism::kKda},
-                                                           {"gdn2", Mechanism::kGdn2},
-                                                           {"sse", Mechanism::kSse},
-                                                           {"sdm", Mechanism::kSdm},
-                                                           {"attn", Mechanism::kSoftmaxAttention}};
-  const auto found = kMixers.find(cfg.at("mixer").get<std::string>());
-  if (found == kMixers.end())
-    return Status::unsupported("mixer '%s' is not known", cfg.at("mixer").get<std::string>().c_str());
-  layer->mechanism = found->second;
+  const std::string mixer = cfg.at("mixer").get<std::string>(), gate = cfg.value("gate", "silu");
+  const auto* kind =
+      std::find_if(std::begin(kMixers), std::end(kMixers), [&](const MixerKind& k) { return mixer == k.name; });
+  if (kind == std::end(kMixers)) return Status::unsupported("mixer '%s' is not known", mixer.c_str());
+  const std::string unknown = unknown_key(cfg, kind->keys);
+  if (!unknown.empty()) return Status::unsupported("%s: '%s' is not known", mixer.c_str(), unknown.c_str());
+  if (gate != "silu" && gate != "sigmoid") return Status::unsupported("gate '%s' is not known", gate.c_str());
+  layer->mechanism = kind->mechanism;
   fill_delta(cfg, &layer->delta);
   layer->delta.conv_kernel = dim(w + "conv_q", 1);
   layer->delta.decay_rank = dim(w + "W_a1", 1);
@@ -104,9 +115,24 @@ Status Converter::fill_mixer(const json& cfg, const std::string& w, LayerConfig*
   layer->sdm.learned_initial = case_.has(w + "M_0");
   layer->sdm.slot_residual = cfg.value("slot_residual", false);
   fill_attention(cfg, &layer->attention);
-  layer->output.gate = cfg.value("gate", "silu") == "sigmoid" ? GateKind::kSigmoid : GateKind::kSilu;
+  layer->output.gate = gate == "sigmoid" ? GateKind::kSigmoid : GateKind::kSilu;
   layer->output.eps = cfg.value("eps", 1e-6F);
-  return {};
+  return check_sizes(cfg, w, *layer);
+}
+
+/// What the configuration says of the tensors' sizes, where it says something.
+Status Converter::check_sizes(const json& cfg, const std::string& w, const LayerConfig& layer) const {
+  const auto agree = [&](const char* key, std::int32_t said, std::int32_t found) {
+    return said == found ? Status() : Status::unsupported("'%s' is %d, but the tensors say %d", key, said, found);
+  };
+  const std::int32_t rank = dim(w + "W_a1", 1), routing_rank = dim(w + "route_D", 1);
+  if (layer.mechanism <= Mechanism::kGdn2) CAIRN_TRY(agree("conv", cfg.value("conv", 4), layer.delta.conv_kernel));
+  if (rank > 0) CAIRN_TRY(agree("rank", cfg.value("rank", rank), rank));
+  if (layer.mechanism == Mechanism::kSse)
+    CAIRN_TRY(agree("rank", cfg.value("rank", layer.sse.adapter_rank), layer.sse.adapter_rank));
+  if (layer.mechanism == Mechanism::kSdm)
+    CAIRN_TRY(agree("learned_M0", cfg.value("learned_M0", true), layer.sdm.learned_initial));
+  return agree("route_rank", cfg.value("route_rank", routing_rank), routing_rank);
 }
 
 Status Converter::fill_routing(const json& cfg, const std::string& w, LayerConfig* layer) const {
@@ -127,9 +153,6 @@ Status Converter::fill_routing(const json& cfg, const std::string& w, LayerConfi
 
 Result<LayerConfig> Converter::layer(const json& cfg, const std::string& weights,
                                      const std::string& mlp_weights) const {
-  for (const auto& [key, unused] : cfg.items()) {
-    if (!kKnownKeys.count(key)) return Status::unsupported("layer configuration '%s' is not known", key.c_str());
-  }
   LayerConfig layer;
   CAIRN_TRY(fill_mixer(cfg, weights, &layer));
   CAIRN_TRY(fill_routing(cfg, weights, &layer));
@@ -240,6 +263,8 @@ Result<std::shared_ptr<const ModelDescription>> layer_description(const VectorCa
 
 Result<std::shared_ptr<const ModelDescription>> model_description(const VectorCase& vectors) {
   const json& cfg = vectors.params().at("cfg");
+  const std::string unknown = unknown_key(cfg, "d vocab layers tied zero_centred eps");
+  if (!unknown.empty()) return Status::unsupported("model configuration '%s' is not known", unknown.c_str());
   Converter converter(vectors);
   auto model = std::make_shared<ModelDescription>();
   model->architecture = "cairn-native";

@@ -42,9 +42,14 @@ bool check_case(const nlohmann::json& entry, const Options& options, const cairn
   bool known = false;
   for (const auto& kind : cairn::test::kVectorKinds) {
     if (vectors.kind() != kind.name) continue;
+    known = true;
+    const std::string unknown = cairn::test::unknown_key(vectors.params(), kind.params);
+    if (!unknown.empty()) {
+      result.fail("parameter '" + unknown + "' is not known");
+      continue;
+    }
     cairn::test::OpRig rig(backend);
     kind.check(vectors, rig, result);
-    known = true;
   }
   if (known)
     result.finish();
