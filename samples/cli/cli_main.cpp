@@ -86,7 +86,7 @@ static void add_run(CLI::App& app) {
   add_threads_option(command, arguments.model);
   command->add_option("prompt", arguments.prompt, "The text to go on from; - for standard input")->required();
   command->add_option("-s,--state", arguments.state_path, "A memory to start from");
-  command->add_flag("--save", arguments.save, "Write the memory back to --state");
+  command->add_flag("--save", arguments.save, "Write the memory back to --state, which need not exist yet");
   command->add_option("-n,--max-tokens", arguments.max_tokens, "Most tokens to add")->capture_default_str()->check(kFromZero);
   command->add_option("--stop", arguments.stop_text, "End when the output holds this text");
   command->add_option("--temperature", arguments.temperature, "0: greedy")->capture_default_str();
@@ -173,8 +173,9 @@ static int run_program(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kExitUsage;
+    if (app.exit(error) != 0) return kExitUsage;
   }
+  check_output();
   return 0;
 }
 

@@ -3,12 +3,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
-#include <iterator>
-#include <sstream>
+
+#include "progress_bar.h"
 
 namespace cairn_cli {
 
@@ -20,6 +21,10 @@ void check(cairn_status status, std::string_view what) {
   message += ": ";
   message += details[0] != '\0' ? details : cairn_status_name(status);
   throw Failure(message);
+}
+
+void check_output() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw Failure("cannot write the output");
 }
 
 static cairn_precision precision_of(const std::string& name) {
@@ -42,6 +47,7 @@ Session::Session(const ModelArguments& arguments)
   cairn_model_options model_options = CAIRN_MODEL_OPTIONS_INIT;
   model_options.precision = precision_of(arguments.precision);
   model_options.sdm_rows = precision_of(arguments.sdm_rows);
+  model_options.progress = cancel_when_interrupted;
   cairn_model* model = nullptr;
   check(cairn_model_load(device, model_path_.c_str(), &model_options, &model), "cannot load the model");
   model_.reset(model);
@@ -56,7 +62,9 @@ State Session::new_state() const {
 
 State Session::restore(const std::string& path) const {
   State state = new_state();
-  check(cairn_state_restore(state.get(), path.c_str(), nullptr), "cannot restore the state");
+  cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
+  options.progress = cancel_when_interrupted;
+  check(cairn_state_restore(state.get(), path.c_str(), &options), "cannot restore the state");
   return state;
 }
 
@@ -121,19 +129,25 @@ void read_tokens(cairn_stream* stream, cairn_state* state, const std::vector<int
   cairn_batch batch = CAIRN_BATCH_INIT;
   batch.sequences = &sequence;
   batch.sequence_count = 1;
+  batch.progress = cancel_when_interrupted;
   check(cairn_prefill(stream, &batch), "cannot read the text");
   check(cairn_stream_synchronize(stream), "cannot read the text");
 }
 
 std::string read_text(const std::string& path) {
-  if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
-  std::ifstream file(path, std::ios::binary);
-  std::error_code ignored;
-  if (!file || std::filesystem::is_directory(path, ignored)) throw Failure("cannot read '" + path + "'");
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (file.bad() || text.bad()) throw Failure("cannot read '" + path + "'");
-  return text.str();
+  const bool is_input = path == "-";
+  std::FILE* const file = is_input ? stdin : std::fopen(path.c_str(), "rb");
+  std::string text;
+  char piece[65536];
+  for (size_t count = 1; file != nullptr && count > 0 && !interrupted();) {
+    count = std::fread(piece, 1, sizeof piece, file);
+    text.append(piece, count);
+  }
+  const int error_number = file == nullptr || std::ferror(file) != 0 ? errno : 0;
+  if (file != nullptr && !is_input) std::fclose(file);
+  if (interrupted()) throw Failure("interrupted: nothing was saved", kExitInterrupted);
+  if (error_number == 0) return text;
+  throw Failure("cannot read " + (is_input ? "standard input" : "'" + path + "'") + ": " + std::strerror(error_number));
 }
 
 void write_text(const std::string& path, const std::string& text) {

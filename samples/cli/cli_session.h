@@ -39,6 +39,9 @@ using State = std::unique_ptr<cairn_state, Releaser<cairn_state, cairn_state_rel
 using Stream = std::unique_ptr<cairn_stream, Releaser<cairn_stream, cairn_stream_release>>;
 using TextDecoder = std::unique_ptr<cairn_text_decoder, Releaser<cairn_text_decoder, cairn_text_decoder_release>>;
 
+/// Throws when something that was printed did not arrive.
+void check_output();
+
 /// Options that every command with a model has.
 struct ModelArguments {
   std::string model_path;  ///< "": the sample model
@@ -82,7 +85,7 @@ std::vector<std::string> sample_model_places();
 std::string sample_model_path();
 
 cairn_state_info info_of(cairn_state* state);
-/// Reads `tokens` into `state`, dense, and waits. Logits of the last token.
+/// Reads `tokens` into `state`, dense, and waits; Ctrl-C cancels. Logits of the last token.
 void read_tokens(cairn_stream* stream, cairn_state* state, const std::vector<int32_t>& tokens);
 
 std::string read_text(const std::string& path);  ///< "-": standard input

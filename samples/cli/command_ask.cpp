@@ -32,6 +32,7 @@ void run_ask(const AskArguments& arguments) {
     std::fflush(stdout);
     if (interrupted()) throw Failure("interrupted: nothing was saved", kExitInterrupted);
   }
+  check_output();
   if (arguments.save) check(cairn_state_save(state.get(), arguments.state_path.c_str(), nullptr), "cannot save");
 }
 

@@ -46,6 +46,7 @@ class Workload {
     cairn_batch batch = CAIRN_BATCH_INIT;
     batch.sequences = sequences.data();
     batch.sequence_count = static_cast<int32_t>(sequences.size());
+    batch.progress = cancel_when_interrupted;
     const auto start = std::chrono::steady_clock::now();
     check(cairn_prefill(stream_.get(), &batch), "prefill");
     check(cairn_stream_synchronize(stream_.get()), "prefill");
@@ -55,7 +56,7 @@ class Workload {
   double decode(int steps) {
     const std::vector<int32_t> tokens(handles_.size(), tokens_[0]);
     const auto start = std::chrono::steady_clock::now();
-    for (int step = 0; step < steps; ++step) {
+    for (int step = 0; step < steps && !interrupted(); ++step) {
       check(cairn_decode(stream_.get(), handles_.data(), tokens.data(), static_cast<int32_t>(tokens.size())), "decode");
     }
     check(cairn_stream_synchronize(stream_.get()), "decode");

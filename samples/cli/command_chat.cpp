@@ -1,5 +1,7 @@
 // Talking with a model: its chat template around the turns, and commands that save, fork and rewind the memory.
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -41,7 +43,7 @@ class Chat {
       : session_(session), stream_(session.new_stream()), template_(template_of(session)), arguments_(arguments) {
     branches_.push_back({session.new_state(), {}, {}});
     if (!arguments.system.empty()) branch().messages.push_back({"system", arguments.system});
-    if (!arguments.state_path.empty() && file_exists(arguments.state_path)) load(arguments.state_path);
+    if (!arguments.state_path.empty()) load(arguments.state_path);
   }
 
   void say(const std::string& text);
@@ -184,7 +186,10 @@ void run_chat(const ChatArguments& arguments) {
       std::fprintf(stderr, "cairn: %s\n", failure.what());
     }
   }
+  const int error_number = std::ferror(stdin) != 0 ? errno : 0;
   std::printf("\n");
+  if (interrupted()) throw Failure("interrupted", kExitInterrupted);
+  if (error_number != 0) throw Failure(std::string("cannot read standard input: ") + std::strerror(error_number));
 }
 
 }  // namespace cairn_cli

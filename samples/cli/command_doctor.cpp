@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "commands.h"
-#include "completion.h"
+#include "progress_bar.h"
 
 namespace cairn_cli {
 
@@ -71,6 +71,7 @@ static bool print_model(const DoctorArguments& arguments) {
                 session.device_info().backend);
     return true;
   } catch (const Failure& failure) {
+    if (interrupted()) throw;
     std::printf("model      %s\n", failure.what());
     return false;
   }

@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "commands.h"
+#include "progress_bar.h"
 #include "slot_picture.h"
 #include "text_table.h"
 
@@ -123,7 +124,7 @@ static void inspect_memory(const InspectArguments& arguments, const cairn_snapsh
     if (!tiles.empty()) std::printf("\n%s", terminal_picture(tiles).c_str());
     if (!arguments.plot_path.empty()) write_picture(tiles, arguments.plot_path);
   } catch (const Failure& failure) {
-    if (!arguments.plot_path.empty() || !arguments.model.model_path.empty()) throw;
+    if (interrupted() || !arguments.plot_path.empty() || !arguments.model.model_path.empty()) throw;
     print_layers(bytes);
     std::printf("\nname its model with --model for statistics and slots (%s)\n", failure.what());
   }
@@ -141,6 +142,7 @@ void run_inspect(const InspectArguments& arguments) {
   try {
     inspect_model(Session(model));
   } catch (const Failure& failure) {
+    if (interrupted() || failure.exit_status() == kExitUsage) throw;
     throw Failure("'" + arguments.path + "' is neither a memory (" + not_a_memory + ") nor a model (" + failure.what() + ")");
   }
 }

@@ -70,6 +70,7 @@ std::vector<float> logits_of(const std::string& model_path, int token_count) {
   cairn_batch batch = CAIRN_BATCH_INIT;
   batch.sequences = &sequence;
   batch.sequence_count = 1;
+  batch.progress = cancel_when_interrupted;
   check(cairn_prefill(stream.get(), &batch), "cannot run the model");
   check(cairn_stream_synchronize(stream.get()), "cannot run the model");
   std::vector<float> all;

@@ -23,9 +23,8 @@ void run_run(const RunArguments& arguments) {
   if (arguments.save && arguments.state_path.empty()) throw Failure("--save needs --state", kExitUsage);
   const std::string prompt = arguments.prompt == "-" ? read_text("-") : arguments.prompt;
   const Session session(arguments.model);
-  const State state = arguments.state_path.empty() || !file_exists(arguments.state_path)
-                          ? session.new_state()
-                          : session.restore(arguments.state_path);
+  const bool is_first = arguments.state_path.empty() || (arguments.save && !file_exists(arguments.state_path));
+  const State state = is_first ? session.new_state() : session.restore(arguments.state_path);
   const Stream stream = session.new_stream();
   std::string said;
   complete(session, stream.get(), state.get(), prompt, completion_options(arguments), [&](std::string_view text) {
@@ -37,6 +36,7 @@ void run_run(const RunArguments& arguments) {
   });
   std::printf("\n");
   if (interrupted()) throw Failure("interrupted: nothing was saved", kExitInterrupted);
+  check_output();
   if (arguments.save) check(cairn_state_save(state.get(), arguments.state_path.c_str(), nullptr), "cannot save");
 }
 

@@ -12,10 +12,15 @@ namespace cairn_cli {
 static volatile std::sig_atomic_t interrupt_flag = 0;
 
 void catch_interrupts() {
-  std::signal(SIGINT, [](int) { interrupt_flag = 1; });
+  struct sigaction action = {};
+  action.sa_handler = [](int) { interrupt_flag = 1; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);  // and no SA_RESTART: a read that waits ends
+  sigaction(SIGINT, &action, nullptr);
 }
 
 bool interrupted() { return interrupt_flag != 0; }
+
+int cancel_when_interrupted(void*, uint64_t, uint64_t) { return interrupted() ? 1 : 0; }
 
 ProgressBar::ProgressBar(std::string label, std::string unit)
     : label_(std::move(label)),
@@ -33,7 +38,7 @@ double ProgressBar::elapsed_seconds() const {
 
 int ProgressBar::callback(void* user, uint64_t done, uint64_t total) {
   static_cast<ProgressBar*>(user)->draw(done, total);
-  return interrupted() ? 1 : 0;
+  return cancel_when_interrupted(user, done, total);
 }
 
 void ProgressBar::draw(uint64_t done, uint64_t total) {

@@ -8,9 +8,11 @@
 
 namespace cairn_cli {
 
-/// Ctrl-C from now on cancels at the next progress call instead of killing the program.
+/// The next Ctrl-C ends waits for input and cancels at the next progress call; the one after it kills the program.
 void catch_interrupts();
 bool interrupted();
+/// A cairn_progress_fn that shows nothing. Returns 1 after Ctrl-C.
+int cancel_when_interrupted(void* user, uint64_t done, uint64_t total);
 
 class ProgressBar {
  public:

@@ -4,10 +4,12 @@ Usage: cli_test.py PROGRAM MODEL [MODEL_FOLDER]
 """
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import zlib
 
@@ -20,6 +22,16 @@ QUESTION = "What is the code of Marlen Tovik?"
 
 def cairn(*arguments, text=""):
     return subprocess.run([PROGRAM, *arguments], input=text, capture_output=True, text=True, timeout=120)
+
+
+def interrupt(process):
+    """Ctrl-C, once the program has its handler."""
+    caught = 0
+    while not caught & 1 << (signal.SIGINT - 1):
+        time.sleep(0.02)
+        with open(f"/proc/{process.pid}/status", encoding="ascii") as file:
+            caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt"))
+    process.send_signal(signal.SIGINT)
 
 
 class CliTest(unittest.TestCase):
@@ -75,6 +87,49 @@ class CliTest(unittest.TestCase):
         before = self.bytes_of_state()
         self.good("ask", "--model", MODEL, "--state", self.state, "--save", QUESTION)
         self.assertNotEqual(self.bytes_of_state(), before)
+
+    def test_a_memory_that_is_not_there_is_an_error_unless_it_is_to_be_written(self):
+        self.bad(1, self.state, "run", "--model", MODEL, "--state", self.state, "-n", "1", "x")
+        self.bad(1, self.state, "chat", "--model", MODEL, "--state", self.state, text="hello\n")
+        self.assertFalse(os.path.exists(self.state))
+        self.good("run", "--model", MODEL, "--state", self.state, "--save", "-n", "1", "x")
+        self.good("run", "--model", MODEL, "--state", self.state, "-n", "1", "x")
+
+    def test_input_that_cannot_be_read_is_an_error(self):
+        folder = os.open("/", os.O_RDONLY)
+        try:
+            for command in (["remember", "--state", self.state, "--text", "-"], ["run", "-"], ["chat"]):
+                result = subprocess.run([PROGRAM, command[0], "--model", MODEL, *command[1:]], stdin=folder,
+                                        capture_output=True, text=True, timeout=120)
+                self.assertEqual(result.returncode, 1, command)
+                self.assertIn("cannot read standard input: Is a directory", result.stderr)
+        finally:
+            os.close(folder)
+        self.assertFalse(os.path.exists(self.state))
+
+    def test_output_that_is_lost_is_an_error_and_nothing_is_saved(self):
+        self.remember()
+        before = self.bytes_of_state()
+        ask = ["ask", "--model", MODEL, "--state", self.state]
+        with open("/dev/full", "w", encoding="ascii") as full:
+            for command in (["--version"], ["--help"], ["inspect", MODEL], [*ask, QUESTION], [*ask, "--save", QUESTION],
+                            ["run", "--model", MODEL, "--state", self.state, "--save", "-n", "2", "x"]):
+                result = subprocess.run([PROGRAM, *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+                self.assertEqual((result.returncode, result.stderr), (1, "cairn: cannot write the output\n"), command)
+        self.assertEqual(self.bytes_of_state(), before)
+
+    def test_an_interrupt_ends_waits_and_reading_with_130(self):
+        waits = (["remember", "--state", self.state, "--text", "-"], ["run", "-"], ["chat"])
+        for command, text in [(wait, "") for wait in waits] + [(["run", "-"], NOTE * 100_000)]:
+            with subprocess.Popen([PROGRAM, command[0], "--model", MODEL, *command[1:]], text=True, stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+                if text:
+                    process.stdin.write(text)
+                    process.stdin.close()
+                interrupt(process)
+                self.assertEqual(process.wait(60), 130, command)
+                self.assertIn("interrupted", process.stderr.read())
+        self.assertFalse(os.path.exists(self.state))
 
     def test_sparse_reading_is_told(self):
         self.remember(NOTE * 20, "--sparse")
