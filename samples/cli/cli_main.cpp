@@ -13,6 +13,9 @@ static const char* const kFooter =
 
 static const CLI::Range kFromZero(0, INT_MAX), kFromOne(1, INT_MAX);
 
+static const CLI::Validator kNoSign([](const std::string& text) { return text[0] == '-' ? text + " is negative" : ""; },
+                                    "");
+
 static void add_model_options(CLI::App* command, ModelArguments& arguments) {
   command->add_option("-m,--model", arguments.model_path, "A .cairn file, or a folder with config.json and safetensors "
                                                           "(default: the sample model)");
@@ -30,6 +33,10 @@ static void add_threads_option(CLI::App* command, ModelArguments& arguments) {
   command->add_option("-t,--threads", arguments.threads, "Threads of the cpu backend; 0: all cores")
       ->capture_default_str()
       ->check(kFromZero);
+}
+
+static void add_seed_option(CLI::App* command, uint64_t& seed) {
+  command->add_option("--seed", seed, "Of the draws")->capture_default_str()->check(kNoSign);
 }
 
 static void add_pack(CLI::App& app) {
@@ -53,11 +60,10 @@ static void add_remember(CLI::App& app) {
   command->add_option("-s,--state", arguments.state_path, "The memory: continued when it exists, else created")
       ->required();
   command->add_option("--text", arguments.text_path, "The text to read; - for standard input")->required();
-  command->add_option("--sparse", arguments.sparse_policy, "Read with SparseGDN: adaptive, all, random, fixed")
+  command->add_option("--sparse", arguments.sparse_policy, "With SparseGDN: adaptive (or no name), all, random, fixed")
       ->expected(0, 1)
-      ->default_str("adaptive")
       ->check(CLI::IsMember({"adaptive", "all", "random", "fixed"}));
-  command->add_option("--seed", arguments.seed, "Seed of --sparse random");
+  command->add_option("--seed", arguments.seed, "Seed of --sparse random")->check(kNoSign);
   command->add_flag("--raw", arguments.raw, "Read the bytes as they are: do not keep texts apart by a newline");
   command->callback([command] {
     if (command->count("--sparse") > 0 && arguments.sparse_policy.empty()) arguments.sparse_policy = "adaptive";
@@ -97,7 +103,7 @@ static void add_run(CLI::App& app) {
   command->add_option("--recent-tokens", arguments.recent_tokens, "How far back the penalty looks")
       ->capture_default_str()
       ->check(kFromZero);
-  command->add_option("--seed", arguments.seed, "Of the draws")->capture_default_str();
+  add_seed_option(command, arguments.seed);
   command->callback([] { run_run(arguments); });
 }
 
@@ -112,7 +118,7 @@ static void add_chat(CLI::App& app) {
   command->add_option("-n,--max-tokens", arguments.max_tokens, "Longest answer")->capture_default_str()->check(kFromOne);
   command->add_option("--temperature", arguments.temperature, "0: greedy")->capture_default_str();
   command->add_option("--top-p", arguments.top_p, "0: all")->capture_default_str();
-  command->add_option("--seed", arguments.seed, "Of the draws")->capture_default_str();
+  add_seed_option(command, arguments.seed);
   command->callback([] { run_chat(arguments); });
 }
 

@@ -140,7 +140,9 @@ void run_inspect(const InspectArguments& arguments) {
   ModelArguments model = arguments.model;
   model.model_path = arguments.path;
   try {
-    inspect_model(Session(model));
+    const Session session(model);
+    if (!arguments.plot_path.empty()) throw Failure("--plot is of a memory, and this is a model", kExitUsage);
+    inspect_model(session);
   } catch (const Failure& failure) {
     if (interrupted() || failure.exit_status() == kExitUsage) throw;
     throw Failure("'" + arguments.path + "' is neither a memory (" + not_a_memory + ") nor a model (" + failure.what() + ")");

@@ -107,6 +107,9 @@ void compare(const std::string& original, const std::string& packed) {
 }  // namespace
 
 void run_pack(const PackArguments& arguments) {
+  if (arguments.group_size != 0 && arguments.weights != "int4") {
+    throw Failure("--group-size is of --weights int4 alone", kExitUsage);
+  }
   cairn_pack_options options = CAIRN_PACK_OPTIONS_INIT;
   options.format = weight_format(arguments.weights);
   options.group_size = arguments.group_size;

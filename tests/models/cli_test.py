@@ -193,6 +193,10 @@ class CliTest(unittest.TestCase):
         self.bad(2, "-1 not in range 0 to 2147483647", "run", "--max-tokens", "-1", "x")
         self.bad(2, "0 not in range 1 to 2147483647", "ask", "--state", self.state, "--max-tokens", "0", "x")
         self.bad(2, ".png or .svg", *self.inspect_with_plot("picture.gif"))
+        self.bad(2, "--plot", "inspect", MODEL, "--plot", os.path.join(self.folder.name, "picture.png"))
+        self.bad(2, "--group-size", "pack", "folder", "file", "--weights", "int8", "--group-size", "64")
+        for command in (["run", "x"], ["chat"], ["remember", "--state", self.state, "--text", "-"]):
+            self.bad(2, "--seed", command[0], "--model", MODEL, *command[1:], "--seed", "-1")
 
     def inspect_with_plot(self, name):
         self.remember()
@@ -212,6 +216,7 @@ class CliTest(unittest.TestCase):
     def test_help_is_everywhere(self):
         for command in ([], ["remember"], ["ask"], ["run"], ["pack"], ["inspect"], ["bench"], ["doctor"]):
             self.assertIn("Options", self.good(*command, "--help"))
+        self.assertNotIn("=adaptive", self.good("remember", "--help"))
 
 
 if __name__ == "__main__":
