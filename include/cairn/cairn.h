@@ -15,7 +15,8 @@
  *             chose for its thread (cudaSetDevice, a driver's context, hipSetDevice) is current again after every call
  *             and in its callbacks, but for those of logs and allocators, which may find another one.
  * Structs     Option and info structs begin with struct_size (use the *_INIT macros) and grow at their end. Zero means
- *             default. A larger struct of a newer header is accepted when the unknown tail is zero.
+ *             default; an options pointer may be NULL: all defaults. A larger struct of a newer header is accepted when
+ *             the unknown tail is zero. `reserved` must be 0, what is documented as "1: ..." must be 0 or 1.
  * Text        UTF-8. Sizes in bytes, positions in tokens.
  * Quiet       The library never prints, exits, aborts, or throws. It reads one environment variable:
  *             CAIRN_BACKEND_PATH, a folder with backend plug-ins.

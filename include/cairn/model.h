@@ -17,7 +17,7 @@ typedef struct cairn_limits {
   uint32_t max_layers;          /* [4,096] */
   uint32_t max_tensors;         /* [131,072] */
   uint32_t max_vocab;           /* [4,194,304] */
-  uint32_t reserved;
+  uint32_t reserved;            /* 0 */
   uint64_t max_tensor_bytes;    /* [2^44] */
   uint64_t max_metadata_bytes;  /* [1 MiB] */
   uint64_t max_snapshot_bytes;  /* [no limit] quota for one snapshot */
@@ -103,7 +103,8 @@ typedef struct cairn_model_info {
   int64_t trained_tokens;         /* longest length the model was trained for; 0: not known */
   uint64_t parameter_count;
   uint64_t weight_bytes;          /* held on the device */
-  uint64_t fresh_state_bytes;     /* of a state with default options, before the first token */
+  uint64_t fresh_state_bytes;     /* of a state with default options, before the first token: without the logits that
+                                     it keeps from then on (vocab_size floats, see no_last_logits) */
   uint64_t kv_bytes_per_token;    /* 0 without full softmax attention */
   uint8_t fingerprint[32];        /* of config, tensor table and weights; snapshots carry it */
 } cairn_model_info;
@@ -123,7 +124,7 @@ typedef struct cairn_layer_info {
   int32_t partitions;  /* SSE */
   int64_t slots;       /* SDM, per head */
   uint64_t parameter_count;
-  uint64_t state_bytes; /* of a fresh state; SDM: its index table */
+  uint64_t state_bytes; /* of a fresh state; SDM: its index table. All layers: fresh_state_bytes less alignment */
 } cairn_layer_info;
 
 #define CAIRN_LAYER_INFO_INIT {sizeof(cairn_layer_info), {0}, {0}, {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0}

@@ -32,7 +32,7 @@ typedef struct cairn_sequence {
   const int32_t* tokens;  /* may be NULL when token_count is 0 */
   int64_t token_count;    /* >= 0 */
   cairn_logits logits;    /* which rows to compute */
-  int32_t reserved;
+  int32_t reserved;       /* 0 */
 } cairn_sequence;
 
 typedef int32_t cairn_prefill_mode;
@@ -46,8 +46,8 @@ typedef struct cairn_sparse_options {
   size_t struct_size;
   cairn_sparse_policy policy;
   int32_t min_chunks;    /* sequences of fewer 64-token chunks run dense; 0: 16 */
-  int32_t full_inverse;  /* ablation: the whole 64 x 64 inverse instead of 7 blocks */
-  int32_t reserved;
+  int32_t full_inverse;  /* 1: ablation, the whole 64 x 64 inverse instead of 7 blocks */
+  int32_t reserved;      /* 0 */
   uint64_t seed;         /* of CAIRN_SPARSE_RANDOM */
 } cairn_sparse_options;
 
@@ -108,15 +108,15 @@ CAIRN_API cairn_status cairn_stream_get_logits_row_count(cairn_stream* stream, i
 /** How to choose a token. All zero: greedy (the largest logit, ties to the lower id). */
 typedef struct cairn_sampler_options {
   size_t struct_size;
-  float temperature;             /* 0: greedy */
-  int32_t top_k;                 /* 0: all */
-  float top_p;                   /* 0 or 1: all */
-  float min_p;                   /* 0: none; relative to the largest probability */
-  float repetition_penalty;      /* 0 or 1: none; of recent_tokens */
-  int32_t reserved;
+  float temperature;             /* [0, 1e6]; 0: greedy */
+  int32_t top_k;                 /* >= 0; 0: all */
+  float top_p;                   /* [0, 1]; 0 or 1: all */
+  float min_p;                   /* [0, 1]; 0: none; relative to the largest probability */
+  float repetition_penalty;      /* [0, 1000]; 0 or 1: none; of recent_tokens */
+  int32_t reserved;              /* 0 */
   uint64_t seed;                 /* with `draw`: the same pair gives the same choice */
   uint64_t draw;                 /* count it up, for example with the position */
-  const int32_t* recent_tokens;  /* NULL: none */
+  const int32_t* recent_tokens;  /* may be NULL when recent_token_count is 0 */
   size_t recent_token_count;
 } cairn_sampler_options;
 
@@ -124,7 +124,8 @@ typedef struct cairn_sampler_options {
 
 /**
  * Chooses a token from logits. Keeps nothing: a restored agent goes on exactly. Thread-safe.
- * @return CAIRN_STATUS_INVALID_ARGUMENT  NaN or negative options; CAIRN_STATUS_NUMERIC  no finite logit. @since 0.1
+ * @return CAIRN_STATUS_INVALID_ARGUMENT  an option is NaN or out of its range, or recent_tokens is NULL and its count
+ *         is not 0; CAIRN_STATUS_NUMERIC  no finite logit. @since 0.1
  */
 CAIRN_API cairn_status cairn_sample(const float* logits, size_t count, const cairn_sampler_options* options,
                                     int32_t* token);

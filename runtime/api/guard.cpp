@@ -52,6 +52,16 @@ Status check_zero_tail(const void* data, std::size_t caller_bytes, std::size_t o
   return {};
 }
 
+Status check_flag(std::int32_t value, const char* name) {
+  if (value == 0 || value == 1) return {};
+  return Status::invalid_argument("%s %d is neither 0 nor 1", name, value);
+}
+
+Status check_reserved(std::int32_t value, const char* struct_name) {
+  if (value == 0) return {};
+  return Status::invalid_argument("%s: reserved is %d, not 0", struct_name, value);
+}
+
 void copy_text(const char* text, std::size_t room_bytes, char* field) {
   std::size_t length = strnlen(text, room_bytes);
   if (length >= room_bytes) {

@@ -76,7 +76,8 @@ class HostDeviceScope {
 /// The status of the exception being handled.
 cairn_status report_exception() noexcept;
 
-/// Runs `body`, a callable that returns a Status. Only a Status that is not OK leaves a message.
+/// Runs `body`, a callable that returns a Status. Only a Status that is not OK leaves a message, also when a callback's
+/// own calls failed meanwhile.
 template <class Body>
 cairn_status guarded(Body&& body) noexcept {
   if (HostCallbackScope::is_active()) {
@@ -87,7 +88,9 @@ cairn_status guarded(Body&& body) noexcept {
   try {
     clear_last_error();
     const Status status = std::forward<Body>(body)();
-    return status.ok() ? CAIRN_STATUS_OK : set_last_error(status.code(), status.message().c_str());
+    if (!status.ok()) return set_last_error(status.code(), status.message().c_str());
+    clear_last_error();
+    return CAIRN_STATUS_OK;
   } catch (...) {
     return report_exception();
   }
@@ -206,6 +209,11 @@ Status check_info(const T* to, const char* name) {
   std::memcpy(&caller_bytes, to, sizeof caller_bytes);
   return check_struct_size(caller_bytes, sizeof(T), name);
 }
+
+/// A field of an option struct that says no or yes.
+Status check_flag(std::int32_t value, const char* name);
+/// A field that may get a meaning later: 0 until then.
+Status check_reserved(std::int32_t value, const char* struct_name);
 
 /// Copies text into a fixed field, cut to fit at a character border, zero-filled.
 void copy_text(const char* text, std::size_t room_bytes, char* field);

@@ -10,6 +10,12 @@
 #include "runtime/text/tokenizer.h"
 
 namespace cairn::api {
+
+Status read_limits(const cairn_limits* from, cairn_limits& limits) {
+  CAIRN_TRY(read_options(from, "cairn_limits", limits));
+  return check_reserved(static_cast<std::int32_t>(limits.reserved), "cairn_limits");
+}
+
 namespace {
 
 constexpr std::int64_t kDefaultKvCapacity = 4096;
@@ -24,7 +30,8 @@ Status check_model_options(const cairn_model_options& options) {
   if (options.sdm_rows < CAIRN_PRECISION_DEFAULT || options.sdm_rows > CAIRN_PRECISION_BF16) {
     return Status::invalid_argument("sdm_rows %d is outside [0, 2]", options.sdm_rows);
   }
-  return {};
+  CAIRN_TRY(check_flag(options.no_mmap, "no_mmap"));
+  return check_flag(options.check_finite, "check_finite");
 }
 
 CairnFileReadOptions file_options(const cairn_model_options& options, const cairn_limits& limits) {
@@ -80,7 +87,7 @@ bool is_folder(const char* path) {
 
 Status read_options_and_limits(const cairn_model_options* options_in, cairn_model_options& options, cairn_limits& limits) {
   CAIRN_TRY(read_options(options_in, "cairn_model_options", options));
-  CAIRN_TRY(read_options(options.limits, "cairn_limits", limits));
+  CAIRN_TRY(read_limits(options.limits, limits));
   return check_model_options(options);
 }
 
@@ -182,6 +189,13 @@ void fill_mixer(const LayerConfig& layer, cairn_layer_info& info) {
   copy_text(name, sizeof info.mechanism, info.mechanism);
 }
 
+/// Bytes of a slot in a fresh state; of a slot table that is its index of the model's rows.
+std::uint64_t fresh_slot_bytes(const StateLayout& layout, std::size_t slot) {
+  const StateSlot& entry = layout.slots()[slot];
+  if (entry.kind != SlotKind::kSlotTable) return layout.slot_bytes(static_cast<std::int32_t>(slot), kDefaultKvCapacity);
+  return static_cast<std::uint64_t>(entry.shape[0] * entry.shape[1]) * sizeof(std::int32_t);
+}
+
 Status fill_layer_info(const ModelObject& object, std::int32_t index, cairn_layer_info& info) {
   const ModelDescription& model = object.plan->description();
   if (index < 0 || static_cast<std::size_t>(index) >= model.layers.size()) {
@@ -200,7 +214,7 @@ Status fill_layer_info(const ModelObject& object, std::int32_t index, cairn_laye
   }
   const StateLayout& layout = *object.plan->state_layout();
   for (std::size_t slot = 0; slot < layout.slots().size(); ++slot) {
-    if (layout.slots()[slot].layer == index) info.state_bytes += layout.slot_bytes(static_cast<std::int32_t>(slot), kDefaultKvCapacity);
+    if (layout.slots()[slot].layer == index) info.state_bytes += fresh_slot_bytes(layout, slot);
   }
   return {};
 }
@@ -211,7 +225,7 @@ Status pack_folder(const char* folder, const char* path, const cairn_pack_option
   cairn_pack_options options = CAIRN_PACK_OPTIONS_INIT;
   CAIRN_TRY(read_options(options_in, "cairn_pack_options", options));
   cairn_limits limits = CAIRN_LIMITS_INIT;
-  CAIRN_TRY(read_options(options.limits, "cairn_limits", limits));
+  CAIRN_TRY(read_limits(options.limits, limits));
   if (options.format < CAIRN_WEIGHT_KEEP || options.format > CAIRN_WEIGHT_INT4) {
     return Status::invalid_argument("weight format %d is outside [0, 4]", options.format);
   }

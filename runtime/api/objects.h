@@ -63,6 +63,9 @@ inline Queue& HeldState::queue() const { return *object->queue; }
 /// INVALID_HANDLE or BUSY. No work is under way on a held state: streams return when theirs is done.
 Result<HeldState> hold_state(const cairn_state* handle);
 
+/// NULL: the defaults.
+Status read_limits(const cairn_limits* from, cairn_limits& limits);
+
 /// STATE_INVALID unless the state is valid.
 Status require_valid(const State& state);
 

@@ -36,6 +36,7 @@ Result<Save> prepare_save(cairn_state* state, const cairn_snapshot_options* opti
   if (options.verify_after_write < -1 || options.verify_after_write > 1) {
     return Status::invalid_argument("verify_after_write %d is outside [-1, 1]", options.verify_after_write);
   }
+  CAIRN_TRY(check_flag(options.include_rewind, "include_rewind"));
   CAIRN_TRY_ASSIGN(HeldState held, hold_state(state));
   CAIRN_TRY_ASSIGN(SnapshotWriter writer, SnapshotWriter::prepare(held.state(), held.queue(), options.include_rewind != 0));
   return Save{std::move(held), options, std::move(writer)};
@@ -77,7 +78,7 @@ Status save_to_callback(cairn_state* state, cairn_write_fn write, void* user, co
 
 Result<std::uint64_t> max_bytes_of(const cairn_limits* limits_in) {
   cairn_limits limits = CAIRN_LIMITS_INIT;
-  CAIRN_TRY(read_options(limits_in, "cairn_limits", limits));
+  CAIRN_TRY(read_limits(limits_in, limits));
   return limits.max_snapshot_bytes == 0 ? ~std::uint64_t{0} : limits.max_snapshot_bytes;
 }
 

@@ -28,6 +28,7 @@ Status create(cairn_model* model, const cairn_state_options* options_in, cairn_s
   *state = nullptr;
   cairn_state_options options = CAIRN_STATE_OPTIONS_INIT;
   CAIRN_TRY(read_options(options_in, "cairn_state_options", options));
+  CAIRN_TRY(check_flag(options.no_last_logits, "no_last_logits"));
   CAIRN_TRY_ASSIGN(const Pin<ModelObject> held, pin<ModelObject>(model));
   StateOptions own;
   own.kv_capacity_tokens = options.kv_capacity_tokens == 0 ? kDefaultKvCapacity : options.kv_capacity_tokens;

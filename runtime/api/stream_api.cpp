@@ -45,6 +45,8 @@ Status read_sparse(const cairn_batch& batch, SparsePrefill& sparse) {
   if (options.policy < CAIRN_SPARSE_ADAPTIVE || options.policy > CAIRN_SPARSE_FIXED) {
     return Status::invalid_argument("sparse policy %d is outside [0, 3]", options.policy);
   }
+  CAIRN_TRY(check_flag(options.full_inverse, "full_inverse"));
+  CAIRN_TRY(check_reserved(options.reserved, "cairn_sparse_options"));
   if (options.min_chunks < 0) return Status::invalid_argument("min_chunks %d is negative", options.min_chunks);
   sparse.enabled = true;
   sparse.policy = static_cast<SparsePolicy>(options.policy);
@@ -64,6 +66,7 @@ Result<SequenceInput> read_sequence(const cairn_sequence& sequence, std::int32_t
   if (sequence.logits < CAIRN_LOGITS_LAST || sequence.logits > CAIRN_LOGITS_ALL) {
     return Status::invalid_argument("sequence %d: logits %d is outside [0, 2]", index, sequence.logits);
   }
+  CAIRN_TRY(check_reserved(sequence.reserved, "cairn_sequence"));
   return SequenceInput{&state, {sequence.tokens, static_cast<std::size_t>(sequence.token_count)},
                        static_cast<LogitsWanted>(sequence.logits)};
 }
@@ -116,7 +119,11 @@ Status decode(cairn_stream* handle, cairn_state* const* state_handles, const std
   return held.stream().decode(object.states, {tokens, static_cast<std::size_t>(count)});
 }
 
-SamplerOptions sampler_options(const cairn_sampler_options& from) {
+Result<SamplerOptions> sampler_options(const cairn_sampler_options& from) {
+  CAIRN_TRY(check_reserved(from.reserved, "cairn_sampler_options"));
+  if (from.recent_token_count > 0 && !from.recent_tokens) {
+    return Status::invalid_argument("recent_tokens is NULL, recent_token_count is %zu", from.recent_token_count);
+  }
   SamplerOptions options;
   options.temperature = from.temperature;
   options.top_k = from.top_k;
@@ -125,7 +132,7 @@ SamplerOptions sampler_options(const cairn_sampler_options& from) {
   options.repetition_penalty = from.repetition_penalty;
   options.seed = from.seed;
   options.draw = from.draw;
-  options.recent_tokens = {from.recent_tokens, from.recent_tokens ? from.recent_token_count : 0};
+  options.recent_tokens = {from.recent_tokens, from.recent_token_count};
   return options;
 }
 
@@ -202,7 +209,8 @@ cairn_status cairn_sample(const float* logits, size_t count, const cairn_sampler
     }
     cairn_sampler_options options = CAIRN_SAMPLER_OPTIONS_INIT;
     CAIRN_TRY(read_options(options_in, "cairn_sampler_options", options));
-    CAIRN_TRY_ASSIGN(*token, sample({logits, count}, sampler_options(options)));
+    CAIRN_TRY_ASSIGN(const SamplerOptions own, sampler_options(options));
+    CAIRN_TRY_ASSIGN(*token, sample({logits, count}, own));
     return {};
   });
 }

@@ -91,6 +91,19 @@ TEST_CASE("a progress callback that uses the same state or stream finds them bus
   cairn_state_release(other);
 }
 
+TEST_CASE("after a success the message is empty, whatever a callback was refused meanwhile") {
+  Agent agent;
+  if (!agent.has_model) return;
+  const cairn_progress_fn progress = [](void*, uint64_t, uint64_t) {
+    CHECK(cairn_state_reset(nullptr) == CAIRN_STATUS_INVALID_HANDLE);
+    return 0;
+  };
+
+  CHECK(agent.prefill(70, progress) == CAIRN_STATUS_OK);
+
+  CHECK(std::string(cairn_last_error_message()).empty());
+}
+
 TEST_CASE("a state released by another thread while it reads is finished with first") {
   Agent agent;
   if (!agent.has_model) return;
@@ -245,6 +258,86 @@ TEST_CASE("sizes too small are told, options out of range are refused by name") 
   }
   CHECK(cairn_state_get_statistics(agent.state, model.layer_count, &statistics) == CAIRN_STATUS_INVALID_ARGUMENT);
   CHECK(cairn_state_get_statistics(agent.state, -1, &statistics) == CAIRN_STATUS_INVALID_ARGUMENT);
+}
+
+TEST_CASE("reserved fields, flags that are neither 0 nor 1, and a count without its array are refused by name") {
+  Agent agent;
+  if (!agent.has_model) return;
+  const auto refused = [](cairn_status status, const char* name) {
+    const std::string message = cairn_last_error_message();
+    return status == CAIRN_STATUS_INVALID_ARGUMENT && message.find(name) != std::string::npos;
+  };
+  cairn_state* state = nullptr;
+  cairn_state_options state_options = CAIRN_STATE_OPTIONS_INIT;
+  state_options.no_last_logits = 2;
+  CHECK(refused(cairn_state_create(agent.model, &state_options, &state), "no_last_logits 2"));
+
+  cairn_limits limits = CAIRN_LIMITS_INIT;
+  limits.reserved = 1;
+  cairn_model* model = nullptr;
+  cairn_model_options model_options = CAIRN_MODEL_OPTIONS_INIT;
+  model_options.limits = &limits;
+  CHECK(refused(cairn_model_load(agent.device, CAIRN_MODEL_PATH, &model_options, &model), "reserved"));
+  cairn_restore_options restore_options = CAIRN_RESTORE_OPTIONS_INIT;
+  restore_options.limits = &limits;
+  CHECK(refused(cairn_state_restore(agent.state, "/absent", &restore_options), "reserved"));
+  model_options = CAIRN_MODEL_OPTIONS_INIT;
+  model_options.no_mmap = -1;
+  CHECK(refused(cairn_model_load(agent.device, CAIRN_MODEL_PATH, &model_options, &model), "no_mmap -1"));
+  model_options = CAIRN_MODEL_OPTIONS_INIT;
+  model_options.check_finite = 2;
+  CHECK(refused(cairn_model_load(agent.device, CAIRN_MODEL_PATH, &model_options, &model), "check_finite 2"));
+  cairn_snapshot_options snapshot_options = CAIRN_SNAPSHOT_OPTIONS_INIT;
+  snapshot_options.include_rewind = 2;
+  size_t size = 0;
+  CHECK(refused(cairn_state_save_to_memory(agent.state, nullptr, &size, &snapshot_options), "include_rewind 2"));
+
+  const int32_t token = 1;
+  cairn_sequence sequence = {agent.state, &token, 1, CAIRN_LOGITS_LAST, 1};
+  cairn_sparse_options sparse = CAIRN_SPARSE_OPTIONS_INIT;
+  cairn_batch batch = CAIRN_BATCH_INIT;
+  batch.sequences = &sequence;
+  batch.sequence_count = 1;
+  CHECK(refused(cairn_prefill(agent.stream, &batch), "cairn_sequence"));
+  sequence.reserved = 0;
+  batch.mode = CAIRN_PREFILL_SPARSE;
+  batch.sparse = &sparse;
+  sparse.reserved = -1;
+  CHECK(refused(cairn_prefill(agent.stream, &batch), "cairn_sparse_options"));
+  sparse = CAIRN_SPARSE_OPTIONS_INIT;
+  sparse.full_inverse = 7;
+  CHECK(refused(cairn_prefill(agent.stream, &batch), "full_inverse 7"));
+  CHECK(position_of(agent.state) == 0);
+
+  const float logits[] = {0, 1};
+  int32_t chosen = 0;
+  cairn_sampler_options sampler = CAIRN_SAMPLER_OPTIONS_INIT;
+  sampler.recent_token_count = 1;
+  CHECK(refused(cairn_sample(logits, 2, &sampler, &chosen), "recent_tokens"));
+  sampler = CAIRN_SAMPLER_OPTIONS_INIT;
+  sampler.reserved = 1;
+  CHECK(refused(cairn_sample(logits, 2, &sampler, &chosen), "cairn_sampler_options"));
+}
+
+TEST_CASE("the layers' states add up to a fresh state, tables of slots too") {
+  Agent agent;
+  if (!agent.has_model) return;
+  cairn_model_info model = CAIRN_MODEL_INFO_INIT;
+  REQUIRE_OK(cairn_model_get_info(agent.model, &model));
+  cairn_state_info fresh = CAIRN_STATE_INFO_INIT;
+  REQUIRE_OK(cairn_state_get_info(agent.state, &fresh));
+
+  uint64_t sum = 0;
+  for (int32_t i = 0; i < model.layer_count; ++i) {
+    cairn_layer_info layer = CAIRN_LAYER_INFO_INIT;
+    REQUIRE_OK(cairn_model_get_layer_info(agent.model, i, &layer));
+    if (layer.slots > 0) CHECK(layer.state_bytes == static_cast<uint64_t>(layer.key_heads * layer.slots) * 4);
+    sum += layer.state_bytes;
+  }
+
+  CHECK(sum <= model.fresh_state_bytes);
+  CHECK(model.fresh_state_bytes - sum < uint64_t{256} * 4 * static_cast<uint64_t>(model.layer_count));
+  CHECK(model.fresh_state_bytes <= fresh.bytes_held);
 }
 
 TEST_CASE("sdm_rows is an option of loading: a program built before it loads f32 rows, values out of range are refused") {
