@@ -9,7 +9,9 @@
  *             order (children keep their parents alive), NULL allowed. A handle is checked on every call: NULL, released
  *             or wrong-kind handles are CAIRN_STATUS_INVALID_HANDLE, never a crash. No call keeps a caller's pointer.
  * Errors      Functions return a cairn_status; cairn_last_error_message() has the details for the calling thread. On
- *             failure out-parameters are NULL or untouched, and states are as status.h says.
+ *             failure out-parameters are NULL or untouched, and states are as status.h says. A function's list of
+ *             errors leaves out what any call may give: INVALID_ARGUMENT, INVALID_HANDLE, BUSY, OUT_OF_MEMORY,
+ *             OUT_OF_DEVICE_MEMORY, DEVICE, STATE_INVALID, INTERNAL, and WRONG_STATE from a log or allocator callback.
  * Threads     Devices and models: any thread. States, streams, decoders: one user at a time, else CAIRN_STATUS_BUSY.
  *             A host's rounding mode, denormals and floating-point traps neither matter nor change. The device that it
  *             chose for its thread (cudaSetDevice, a driver's context, hipSetDevice) is current again after every call

@@ -36,7 +36,8 @@ typedef struct cairn_device_options {
   size_t struct_size;
   const char* backend;  /* "cpu", "cuda", ...; NULL or "auto": the first available of cuda, rocm, cpu */
   int32_t index;        /* which device of the backend, 0 based */
-  int32_t thread_count; /* cpu, reference: worker threads including the caller; 0: the cores this process may use */
+  int32_t thread_count; /* cpu, reference: worker threads including the caller, at most 1,024; 0: the cores
+                           this process may use */
 } cairn_device_options;
 
 #define CAIRN_DEVICE_OPTIONS_INIT {sizeof(cairn_device_options), NULL, 0, 0}
@@ -44,7 +45,6 @@ typedef struct cairn_device_options {
 /**
  * Opens a device. A backend asked for by name is that backend or an error, never another one.
  *
- * @param options  [in]  NULL: all defaults.
  * @param device   [out] Owned by the caller. NULL on failure.
  * @return CAIRN_STATUS_NOT_FOUND    no such backend or device; the message says what was looked for and where;
  *         CAIRN_STATUS_UNSUPPORTED  the device is too old for this build.

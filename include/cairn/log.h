@@ -16,7 +16,8 @@ typedef void (*cairn_log_fn)(void* user, cairn_log_level level, const char* comp
 
 /**
  * Sets the log callback. Cairn is silent until this is called; NULL makes it silent again.
- * Thread-safe, but messages in flight may still reach the old callback. @since 0.1
+ * Thread-safe, but messages in flight may still reach the old callback.
+ * @return CAIRN_STATUS_INVALID_ARGUMENT  max_level is none of those above. @since 0.1
  */
 CAIRN_API cairn_status cairn_set_log_callback(cairn_log_fn callback, void* user, cairn_log_level max_level);
 
@@ -33,7 +34,8 @@ typedef struct cairn_allocator {
 
 /**
  * Replaces the allocator for objects made from now on; NULL restores the default.
- * @return CAIRN_STATUS_WRONG_STATE  while any handle is alive. @since 0.1
+ * @return CAIRN_STATUS_WRONG_STATE  while any handle is alive;
+ *         CAIRN_STATUS_INVALID_ARGUMENT  a function is NULL. @since 0.1
  */
 CAIRN_API cairn_status cairn_set_allocator(const cairn_allocator* allocator);
 
@@ -55,7 +57,10 @@ typedef struct cairn_io {
   int64_t (*file_size)(void* user, int file, int* error_number); /* regular files only; else -1 and EINVAL */
 } cairn_io;
 
-/** Replaces the I/O table for calls made from now on; NULL restores the default. @since 0.1 */
+/**
+ * Replaces the I/O table for calls made from now on; NULL restores the default.
+ * @return CAIRN_STATUS_INVALID_ARGUMENT  a function is NULL. @since 0.1
+ */
 CAIRN_API cairn_status cairn_set_io(const cairn_io* io);
 
 #ifdef __cplusplus

@@ -57,7 +57,6 @@ typedef struct cairn_model_options {
  * Loads a model.
  *
  * @param path     [in]  A `.cairn` file, or a folder with config.json and safetensors. UTF-8.
- * @param options  [in]  NULL: all defaults.
  * @param model    [out] Owned by the caller. NULL on failure.
  * @return CAIRN_STATUS_NOT_FOUND, _IO, _FORMAT, _CHECKSUM, _VERSION, _LIMIT_EXCEEDED, _UNSUPPORTED (an operator that
  *         this device lacks, by name and reason), _OUT_OF_MEMORY, _OUT_OF_DEVICE_MEMORY, _CANCELLED.
@@ -86,7 +85,12 @@ typedef struct cairn_pack_options {
 
 /**
  * Converts a folder with config.json and safetensors into one `.cairn` file, atomically, and verifies what it wrote.
- * A symbolic link at `path` is followed, as by cairn_state_save. Needs no device. Thread-safe. @since 0.1
+ * A symbolic link at `path` is followed, as by cairn_state_save. Needs no device.
+ *
+ * @return CAIRN_STATUS_INVALID_ARGUMENT  format or group_size is none of those above; `path` names no file;
+ *         reading the folder: CAIRN_STATUS_NOT_FOUND, _IO, _FORMAT, _LIMIT_EXCEEDED, _UNSUPPORTED;
+ *         writing the file: CAIRN_STATUS_NOT_FOUND, _NO_SPACE, _IO, _DURABILITY; CAIRN_STATUS_CANCELLED.
+ * Thread-safe. @since 0.1
  */
 CAIRN_API cairn_status cairn_pack(const char* folder, const char* path, const cairn_pack_options* options);
 

@@ -32,15 +32,20 @@ typedef struct cairn_snapshot_options {
  * Writes a new file in the same directory (mode 0600), syncs, renames, syncs the directory. A symbolic link is followed
  * and stays: what it names is replaced (a host's own cairn_io sees to its own links). Equal states give equal bytes. An
  * invalid state is refused.
- * @return CAIRN_STATUS_DURABILITY  the file is in place, but syncing the directory failed. @since 0.1
+ * @return CAIRN_STATUS_DURABILITY  the file is in place, but syncing the directory failed; in any other case the old
+ *         file stays: CAIRN_STATUS_NOT_FOUND (no such directory), _NO_SPACE, _IO (also: not a regular file, or it reads
+ *         back other bytes), _CANCELLED, _STATE_INVALID, _INVALID_ARGUMENT (`path` names no file). @since 0.1
  */
 CAIRN_API cairn_status cairn_state_save(cairn_state* state, const char* path, const cairn_snapshot_options* options);
 
-/** Saves to memory. Sizes as in cairn_model_tokenize: ask with *size_bytes = 0. @since 0.1 */
+/**
+ * Saves to memory. Sizes as in cairn_model_tokenize: ask with *size_bytes = 0.
+ * @return CAIRN_STATUS_BUFFER_TOO_SMALL, _CANCELLED, _STATE_INVALID. @since 0.1
+ */
 CAIRN_API cairn_status cairn_state_save_to_memory(cairn_state* state, void* data, size_t* size_bytes,
                                                   const cairn_snapshot_options* options);
 
-/** Saves through a callback, front to back. @since 0.1 */
+/** Saves through a callback, front to back. @return CAIRN_STATUS_IO (the callback failed), _CANCELLED. @since 0.1 */
 CAIRN_API cairn_status cairn_state_save_to_callback(cairn_state* state, cairn_write_fn write, void* user,
                                                     const cairn_snapshot_options* options);
 

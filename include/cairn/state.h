@@ -17,14 +17,18 @@ typedef struct cairn_state cairn_state;
 typedef struct cairn_state_options {
   size_t struct_size;
   int64_t kv_capacity_tokens;     /* room for full softmax attention; 0: 4,096; ignored by models without it */
-  int64_t rewind_window_tokens;   /* how far back cairn_state_rewind reaches; 0: not at all */
+  int64_t rewind_window_tokens;   /* how far back cairn_state_rewind reaches, at most 2^40; 0: not at all */
   int32_t rewind_spacing_tokens;  /* tokens between checkpoints, multiple of 64; 0: chosen (64 to 512 by window) */
   int32_t no_last_logits;         /* 1: do not keep the logits after the last token (vocab_size floats) */
 } cairn_state_options;
 
 #define CAIRN_STATE_OPTIONS_INIT {sizeof(cairn_state_options), 0, 0, 0, 0}
 
-/** Makes an empty state (position 0). @param options NULL: all defaults. @since 0.1 */
+/**
+ * Makes an empty state (position 0).
+ * @return CAIRN_STATUS_INVALID_ARGUMENT  an option is out of its range; CAIRN_STATUS_LIMIT_EXCEEDED  more than 2^46
+ *         bytes of key-value room; CAIRN_STATUS_OUT_OF_MEMORY, _OUT_OF_DEVICE_MEMORY. @since 0.1
+ */
 CAIRN_API cairn_status cairn_state_create(cairn_model* model, const cairn_state_options* options, cairn_state** state);
 
 /**

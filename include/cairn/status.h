@@ -24,6 +24,10 @@ extern "C" {
  * After a failed call a state is either UNCHANGED (arguments, formats, memory), at a CHUNK BORDER (cancelled:
  * cairn_state_info().position tells how much was read), or INVALID (CAIRN_STATUS_DEVICE or _NUMERIC while work was in
  * flight; until reset, restored or rewound every call on it returns CAIRN_STATUS_STATE_INVALID).
+ *
+ * Callbacks are C functions: they must not throw, nor leave by longjmp. An exception that leaves a progress, read or
+ * write callback all the same is caught: the call returns CAIRN_STATUS_INTERNAL with its text, and states are as after
+ * a cancel. One that leaves a log, allocator or I/O hook may end the program.
  */
 typedef int32_t cairn_status;
 enum {

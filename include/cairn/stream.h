@@ -15,12 +15,16 @@ typedef struct cairn_stream_options {
   size_t struct_size;
   void* native_queue;             /* the host's own cudaStream_t or hipStream_t (cpu: UNSUPPORTED); NULL: a new one */
   int32_t max_sequences;          /* largest batch, at most 65,535; 0: 256 */
-  int32_t prefill_chunk_tokens;   /* tokens planned at once, multiple of 64; 0: chosen */
+  int32_t prefill_chunk_tokens;   /* tokens planned at once, multiple of 64, at most 2^20; 0: chosen */
 } cairn_stream_options;
 
 #define CAIRN_STREAM_OPTIONS_INIT {sizeof(cairn_stream_options), NULL, 0, 0}
 
-/** Makes a stream for states of `model`. @since 0.1 */
+/**
+ * Makes a stream for states of `model`.
+ * @return CAIRN_STATUS_INVALID_ARGUMENT  an option is out of its range; CAIRN_STATUS_UNSUPPORTED  a native_queue on a
+ *         backend that has none; CAIRN_STATUS_OUT_OF_MEMORY, _OUT_OF_DEVICE_MEMORY, _DEVICE. @since 0.1
+ */
 CAIRN_API cairn_status cairn_stream_create(cairn_model* model, const cairn_stream_options* options, cairn_stream** stream);
 
 typedef int32_t cairn_logits;
