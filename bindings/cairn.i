@@ -56,11 +56,11 @@
 %rename("%s") Raw::stateSaveTo;
 %rename("%s") Raw::stateRestoreFrom;
 %rename("%s") Raw::stateLastLogits;
+%rename("%s") Raw::stateSample;
 %rename("%s") Raw::stateRelease;
 %rename("%s") Raw::streamCreate;
 %rename("%s") Raw::streamPrefill;
 %rename("%s") Raw::streamDecode;
-%rename("%s") Raw::streamRowCount;
 %rename("%s") Raw::streamLogits;
 %rename("%s") Raw::streamSample;
 %rename("%s") Raw::streamRelease;

@@ -28,8 +28,17 @@ inline void check_size(cairn_status status) {
   if (status != CAIRN_STATUS_BUFFER_TOO_SMALL) check(status);
 }
 
+inline const char* noun(const cairn_device*) { return "device"; }
+inline const char* noun(const cairn_model*) { return "model"; }
+inline const char* noun(const cairn_state*) { return "state"; }
+inline const char* noun(const cairn_stream*) { return "stream"; }
+inline const char* noun(const cairn_text_decoder*) { return "text decoder"; }
+
+/// 0 is what the languages hand over after closing.
 template <typename T>
 T* handle(int64_t value) {
+  const char* const name = noun(static_cast<T*>(nullptr));
+  if (value == 0) throw Failure{CAIRN_STATUS_INVALID_HANDLE, std::string("the ") + name + " was closed"};
   return reinterpret_cast<T*>(static_cast<intptr_t>(value));
 }
 inline int64_t number(const void* handle) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(handle)); }
@@ -87,6 +96,13 @@ inline cairn_state_info state_info(int64_t state) {
   cairn_state_info info = CAIRN_STATE_INFO_INIT;
   check(cairn_state_get_info(handle<cairn_state>(state), &info));
   return info;
+}
+
+inline cairn_limits snapshot_limits(int64_t max_bytes) {
+  if (max_bytes < 0) throw Failure{CAIRN_STATUS_INVALID_ARGUMENT, "max_bytes is negative"};
+  cairn_limits limits = CAIRN_LIMITS_INIT;
+  limits.max_snapshot_bytes = static_cast<uint64_t>(max_bytes);
+  return limits;
 }
 
 inline cairn_model_info model_info(int64_t model) {
@@ -200,9 +216,12 @@ struct Raw {
     options.progress_user = &bridge;
     bridge.finish(cairn_state_save(cairn_raw::handle<cairn_state>(state), path, &options));
   }
-  static void stateRestore(int64_t state, const char* path, Progress* progress) {
+  /// max_bytes: of the snapshot; 0: no limit.
+  static void stateRestore(int64_t state, const char* path, int64_t max_bytes, Progress* progress) {
     cairn_raw::ProgressBridge bridge(progress);
+    cairn_limits limits = cairn_raw::snapshot_limits(max_bytes);
     cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
+    options.limits = &limits;
     options.progress = bridge.function();
     options.progress_user = &bridge;
     bridge.finish(cairn_state_restore(cairn_raw::handle<cairn_state>(state), path, &options));
@@ -218,12 +237,27 @@ struct Raw {
     cairn_raw::check(cairn_state_save_to_memory(cairn_raw::handle<cairn_state>(state), room, &room_bytes, nullptr));
     return static_cast<int64_t>(room_bytes);
   }
-  static void stateRestoreFrom(int64_t state, const void* data, size_t size_bytes) {
+  static void stateRestoreFrom(int64_t state, const void* data, size_t size_bytes, int64_t max_bytes) {
+    cairn_limits limits = cairn_raw::snapshot_limits(max_bytes);
+    cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
+    options.limits = &limits;
     cairn_raw::check(
-        cairn_state_restore_from_memory(cairn_raw::handle<cairn_state>(state), data, size_bytes, nullptr));
+        cairn_state_restore_from_memory(cairn_raw::handle<cairn_state>(state), data, size_bytes, &options));
   }
   static void stateLastLogits(int64_t state, float* out_floats, size_t room) {
     cairn_raw::check(cairn_state_get_last_logits(cairn_raw::handle<cairn_state>(state), out_floats, &room));
+  }
+  /// A token chosen from the logits after the last one read, also after a restore.
+  static int stateSample(int64_t state, float temperature, int top_k, float top_p, float min_p,
+                         float repetition_penalty, int64_t seed, int64_t draw, const int32_t* tokens,
+                         size_t token_count) {
+    size_t count = 0;
+    cairn_raw::check_size(cairn_state_get_last_logits(cairn_raw::handle<cairn_state>(state), nullptr, &count));
+    std::vector<float> logits(count);
+    cairn_raw::check(cairn_state_get_last_logits(cairn_raw::handle<cairn_state>(state), logits.data(), &count));
+    return choose({logits.data(), count},
+                  {sizeof(cairn_sampler_options), temperature, top_k, top_p, min_p, repetition_penalty, 0,
+                   static_cast<uint64_t>(seed), static_cast<uint64_t>(draw), tokens, token_count});
   }
   static void stateRelease(int64_t state) { cairn_state_release(cairn_raw::handle<cairn_state>(state)); }
 
@@ -239,9 +273,13 @@ struct Raw {
   static void streamPrefill(int64_t stream, const long long* states, size_t state_count, const int32_t* tokens,
                             size_t token_count, const long long* lengths, size_t length_count, int logits,
                             int sparse_policy, int64_t seed, Progress* progress) {
+    if (state_count != length_count) {
+      throw cairn_raw::Failure{CAIRN_STATUS_INVALID_ARGUMENT, std::to_string(length_count) + " arrays of tokens for " +
+                                                                  std::to_string(state_count) + " states"};
+    }
     std::vector<cairn_sequence> sequences;
     size_t begin = 0;
-    for (size_t i = 0; i < state_count && i < length_count; ++i) {
+    for (size_t i = 0; i < state_count; ++i) {
       const int64_t length = lengths[i];
       if (length < 0 || static_cast<uint64_t>(length) > token_count - begin) {
         throw cairn_raw::Failure{CAIRN_STATUS_INVALID_ARGUMENT, "lengths and tokens do not fit"};
@@ -249,6 +287,7 @@ struct Raw {
       sequences.push_back({cairn_raw::handle<cairn_state>(states[i]), tokens + begin, length, logits, 0});
       begin += static_cast<size_t>(length);
     }
+    if (begin != token_count) throw cairn_raw::Failure{CAIRN_STATUS_INVALID_ARGUMENT, "lengths and tokens do not fit"};
     cairn_raw::ProgressBridge bridge(progress);
     cairn_sparse_options sparse = CAIRN_SPARSE_OPTIONS_INIT;
     sparse.policy = sparse_policy < 0 ? 0 : sparse_policy;
@@ -273,11 +312,6 @@ struct Raw {
     cairn_raw::check(cairn_decode(cairn_raw::handle<cairn_stream>(stream), handles.data(), tokens,
                                   static_cast<int32_t>(state_count)));
   }
-  static int64_t streamRowCount(int64_t stream) {
-    int64_t rows = 0;
-    cairn_raw::check(cairn_stream_get_logits_row_count(cairn_raw::handle<cairn_stream>(stream), &rows));
-    return rows;
-  }
   static LentFloats streamLogits(int64_t stream, int64_t row) {
     LentFloats lent = {nullptr, 0};
     cairn_raw::check(
@@ -288,20 +322,9 @@ struct Raw {
   static int streamSample(int64_t stream, int64_t row, float temperature, int top_k, float top_p, float min_p,
                           float repetition_penalty, int64_t seed, int64_t draw, const int32_t* tokens,
                           size_t token_count) {
-    const LentFloats logits = streamLogits(stream, row);
-    cairn_sampler_options options = CAIRN_SAMPLER_OPTIONS_INIT;
-    options.temperature = temperature;
-    options.top_k = top_k;
-    options.top_p = top_p;
-    options.min_p = min_p;
-    options.repetition_penalty = repetition_penalty;
-    options.seed = static_cast<uint64_t>(seed);
-    options.draw = static_cast<uint64_t>(draw);
-    options.recent_tokens = tokens;
-    options.recent_token_count = token_count;
-    int32_t token = 0;
-    cairn_raw::check(cairn_sample(logits.data, logits.count, &options, &token));
-    return token;
+    return choose(streamLogits(stream, row),
+                  {sizeof(cairn_sampler_options), temperature, top_k, top_p, min_p, repetition_penalty, 0,
+                   static_cast<uint64_t>(seed), static_cast<uint64_t>(draw), tokens, token_count});
   }
   static void streamRelease(int64_t stream) { cairn_stream_release(cairn_raw::handle<cairn_stream>(stream)); }
 
@@ -332,5 +355,10 @@ struct Raw {
     cairn_device_info info = CAIRN_DEVICE_INFO_INIT;
     cairn_raw::check(cairn_device_get_info(cairn_raw::handle<cairn_device>(device), &info));
     return info;
+  }
+  static int choose(LentFloats logits, const cairn_sampler_options& options) {
+    int32_t token = 0;
+    cairn_raw::check(cairn_sample(logits.data, logits.count, &options, &token));
+    return token;
   }
 };

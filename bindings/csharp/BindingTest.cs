@@ -5,7 +5,7 @@ using System.Linq;
 using System.Threading;
 using Cairn;
 
-/// <summary>The main job through the C# binding, and everything that a careless host may do. Argument: the model.</summary>
+/// <summary>The main job through the C# binding, and everything that a careless host may do. Arguments: the sample model, small_model.py's.</summary>
 static class BindingTest {
   const string Note = "Note: The code of Marlen Tovik is 4821.\nNote: The iron gate has the colour teal.";
   const string Question = "\nQ: What is the code of Marlen Tovik?\nA: ";
@@ -81,6 +81,15 @@ static class BindingTest {
     using (var state = new State(model)) {
       Fails(Status.Format, () => { state.Restore(new byte[100].AsSpan()); }, "zeros are no snapshot");
       Fails(Status.InvalidArgument, () => { stream.Decode(new[] {state}, -5); }, "a token out of range");
+      int[] tokens = model.Tokenize(Note);
+      Fails(Status.InvalidArgument, () => { stream.Prefill(new[] {state}, new[] {tokens, tokens}); },
+            "two arrays of tokens for one state");
+      Fails(Status.InvalidArgument, () => { stream.Prefill(new[] {state, state}, new[] {tokens}); },
+            "one array of tokens for two states");
+      Check(state.Position == 0, "nothing was read");
+      byte[] bytes = state.ToBytes();
+      Fails(Status.LimitExceeded, () => { state.Restore(bytes.AsSpan(), bytes.Length - 1); }, "a snapshot over the quota");
+      state.Restore(bytes.AsSpan(), bytes.Length);
     }
   }
 
@@ -107,6 +116,30 @@ static class BindingTest {
     Directory.Delete(folder, true);
   }
 
+  static void GeneratesFromWhatWasRead(Model model, Cairn.Stream stream) {
+    using (var state = new State(model)) using (var again = new State(model)) using (var other = new State(model)) {
+      stream.Read(state, Note + Question);
+      again.Restore(state.ToBytes().AsSpan());
+      stream.Read(other, "The stream has other logits now.");
+      foreach (State read in new[] {state, again}) {
+        string said = string.Concat(stream.Generate(read, "", 64, null, "\n"));
+        Check(said == "4821", "an empty prompt goes on from what was read: " + said);
+      }
+    }
+  }
+
+  static void GeneratesWholeCharacters(Device device, string smallModel) {
+    string said = "";
+    using (var model = new Model(device, smallModel)) using (var state = new State(model))
+    using (var stream = new Cairn.Stream(model)) {
+      foreach (string piece in stream.Generate(state, "abc", 5, null, "zz")) {
+        Check(!char.IsHighSurrogate(piece[piece.Length - 1]), "a piece ends with a whole character");
+        said += piece;
+      }
+    }
+    Check(said == string.Concat(Enumerable.Repeat("\U0001F3D4", 5)), "all is said: " + said);
+  }
+
   static void CallbacksMayThrowAndCancel(Model model, Cairn.Stream stream) {
     string text = new string('x', 4000);
     using (var state = new State(model)) {
@@ -122,6 +155,14 @@ static class BindingTest {
       var seen = new List<long>();
       stream.Read(state, text, Sparse.Adaptive, 0, (done, total) => { seen.Add(done); return true; });
       Check(seen.Last() == 4001, "progress ends with all tokens");
+      string file = Path.GetTempFileName();
+      var left = new List<long>();
+      state.Save(file, (done, total) => { left.Add(total - done); return true; });
+      Check(left.Count > 1 && left.Last() < left[0], "a save has progress");
+      Fails(Status.Cancelled, () => { state.Restore(file, 0, (done, total) => false); }, "a cancelled restore");
+      state.Restore(file, new FileInfo(file).Length, (done, total) => { left.Add(total - done); return true; });
+      Check(left.Last() == 0, "progress of a restore ends with all bytes");
+      File.Delete(file);
     }
   }
 
@@ -140,6 +181,11 @@ static class BindingTest {
     Fails(Status.InvalidHandle, () => { int size = model.VocabSize; }, "a disposed model");
     foreach (IDisposable thing in new IDisposable[] {state, stream, model, device, state, stream}) thing.Dispose();
     Fails(Status.InvalidHandle, () => { long position = state.Position; }, "a disposed state");
+    try {
+      state.Reset();
+    } catch (CairnException error) {
+      Check(error.Message == "the state was closed", error.Message);
+    }
   }
 
   static void OnAnotherThread(Action action) {
@@ -236,6 +282,8 @@ static class BindingTest {
       LendsLogits(model, stream);
       ReportsErrors(device, model, stream);
       NamesAnyFile(device, model);
+      GeneratesFromWhatWasRead(model, stream);
+      GeneratesWholeCharacters(device, arguments[1]);
       CallbacksMayThrowAndCancel(model, stream);
       DisposesFromAnotherThreadDuringACall(model);
       DisposesWhileOthersCall(model);

@@ -28,10 +28,20 @@ public sealed class State : CairnObject {
   public long BytesShared { get { using (Use use = InUse()) return Raw.stateBytesShared(use.Handle); } }
 
   /// <summary>Writes a snapshot: the old file or the new one, never a mixture.</summary>
-  public void Save(string path) { using (Use use = InUse()) Raw.stateSave(use.Handle, WithoutNul(path), null); }
+  public void Save(string path, Func<long, long, bool> progress = null) {
+    using (Use use = InUse()) {
+      long state = use.Handle;
+      ProgressCall.Run(progress, listener => Raw.stateSave(state, WithoutNul(path), listener));
+    }
+  }
 
-  /// <summary>All or nothing.</summary>
-  public void Restore(string path) { using (Use use = InUse()) Raw.stateRestore(use.Handle, WithoutNul(path), null); }
+  /// <summary>All or nothing. A snapshot of more than maxBytes is refused with LimitExceeded; 0: no limit.</summary>
+  public void Restore(string path, long maxBytes = 0, Func<long, long, bool> progress = null) {
+    using (Use use = InUse()) {
+      long state = use.Handle;
+      ProgressCall.Run(progress, listener => Raw.stateRestore(state, WithoutNul(path), maxBytes, listener));
+    }
+  }
 
   /// <summary>The snapshot, written once, in place.</summary>
   public unsafe byte[] ToBytes() {
@@ -45,9 +55,9 @@ public sealed class State : CairnObject {
   }
 
   /// <summary>From the bytes of a snapshot, read in place.</summary>
-  public unsafe void Restore(ReadOnlySpan<byte> snapshot) {
+  public unsafe void Restore(ReadOnlySpan<byte> snapshot, long maxBytes = 0) {
     using (Use use = InUse()) fixed (byte* data = &MemoryMarshal.GetReference(snapshot)) {
-      Raw.stateRestoreFrom(use.Handle, (IntPtr)data, (ulong)snapshot.Length);
+      Raw.stateRestoreFrom(use.Handle, (IntPtr)data, (ulong)snapshot.Length, maxBytes);
     }
   }
 
@@ -58,6 +68,14 @@ public sealed class State : CairnObject {
       Raw.stateLastLogits(use.Handle, (IntPtr)room, (ulong)logits.Length);
     }
     return logits;
+  }
+
+  /// <summary>Chooses a token from them.</summary>
+  internal unsafe int Sample(Sampler sampler, long draw, int[] recent) {
+    using (Use use = InUse()) fixed (int* recentAt = recent) {
+      return Raw.stateSample(use.Handle, sampler.Temperature, sampler.TopK, sampler.TopP, sampler.MinP,
+                             sampler.RepetitionPenalty, sampler.Seed, draw, (IntPtr)recentAt, (ulong)recent.Length);
+    }
   }
 }
 

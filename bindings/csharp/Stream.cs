@@ -102,7 +102,7 @@ public sealed class Stream : CairnObject {
     using (var decoder = new TextDecoder(model)) {
       while (said.Count < maxTokens) {
         int[] recent = said.Skip(Math.Max(0, said.Count - sampler.RecentTokens)).ToArray();
-        int token = Sample(sampler, 0, state.Position, recent);
+        int token = state.Sample(sampler, state.Position, recent);
         if (model.IsStop(token)) break;
         held += decoder.Push(token);
         int end = string.IsNullOrEmpty(stop) ? -1 : held.IndexOf(stop, StringComparison.Ordinal);
@@ -110,8 +110,9 @@ public sealed class Stream : CairnObject {
           if (end > 0) yield return held.Substring(0, end);
           yield break;
         }
-        // What could be the beginning of `stop` waits.
+        // What could be the beginning of `stop` waits; a pair of surrogates stays together.
         int ready = held.Length - holdBack;
+        if (ready > 0 && char.IsHighSurrogate(held[ready - 1])) --ready;
         if (ready > 0) {
           yield return held.Substring(0, ready);
           held = held.Substring(ready);

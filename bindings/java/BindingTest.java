@@ -13,7 +13,7 @@ import org.cairn.State;
 import org.cairn.Status;
 import org.cairn.Stream;
 
-/** The main job through the Java binding, and everything that a careless host may do. Argument: the model. */
+/** The main job through the Java binding, and everything that a careless host may do. Arguments: the sample model, small_model.py's. */
 public final class BindingTest {
   private static final String NOTE =
       "Note: The code of Marlen Tovik is 4821.\nNote: The iron gate has the colour teal.";
@@ -102,6 +102,15 @@ public final class BindingTest {
     try (State state = new State(model)) {
       fails(Status.FORMAT, () -> state.restore(ByteBuffer.allocateDirect(100)), "zeros are no snapshot");
       fails(Status.INVALID_ARGUMENT, () -> stream.decode(List.of(state), -5), "a token out of range");
+      int[] tokens = model.tokenize(NOTE);
+      fails(Status.INVALID_ARGUMENT, () -> stream.prefill(List.of(state), List.of(tokens, tokens), null, 0, null),
+          "two arrays of tokens for one state");
+      fails(Status.INVALID_ARGUMENT, () -> stream.prefill(List.of(state, state), List.of(tokens), null, 0, null),
+          "one array of tokens for two states");
+      check(state.position() == 0, "nothing was read");
+      ByteBuffer bytes = state.toBytes();
+      fails(Status.LIMIT_EXCEEDED, () -> state.restore(bytes, bytes.remaining() - 1), "a snapshot over the quota");
+      state.restore(bytes, bytes.remaining());
     }
   }
 
@@ -141,7 +150,31 @@ public final class BindingTest {
     }
   }
 
-  private static void callbacksMayThrowAndCancel(Model model, Stream stream) {
+  private static void generatesFromWhatWasRead(Model model, Stream stream) {
+    try (State state = new State(model); State again = new State(model); State other = new State(model)) {
+      stream.read(state, NOTE + QUESTION);
+      again.restore(state.toBytes());
+      stream.read(other, "The stream has other logits now.");
+      for (State read : List.of(state, again)) {
+        StringBuilder said = new StringBuilder();
+        stream.generate(read, "", 64, Sampler.GREEDY, "\n").forEachRemaining(said::append);
+        check(said.toString().equals("4821"), "an empty prompt goes on from what was read: " + said);
+      }
+    }
+  }
+
+  private static void generatesWholeCharacters(Device device, String smallModel) {
+    StringBuilder said = new StringBuilder();
+    try (Model model = new Model(device, smallModel); State state = new State(model); Stream stream = new Stream(model)) {
+      stream.generate(state, "abc", 5, Sampler.GREEDY, "zz").forEachRemaining(piece -> {
+        check(!Character.isHighSurrogate(piece.charAt(piece.length() - 1)), "a piece ends with a whole character");
+        said.append(piece);
+      });
+    }
+    check(said.toString().equals("\uD83C\uDFD4".repeat(5)), "all is said: " + said);
+  }
+
+  private static void callbacksMayThrowAndCancel(Model model, Stream stream) throws Exception {
     String text = "x".repeat(4000);
     try (State state = new State(model)) {
       try {
@@ -157,6 +190,15 @@ public final class BindingTest {
       List<Long> seen = new ArrayList<>();
       stream.read(state, text, Sparse.ADAPTIVE, 0, (done, total) -> seen.add(done));
       check(seen.get(seen.size() - 1) == 4001, "progress ends with all tokens");
+      String file = Files.createTempDirectory("cairn").resolve("agent.state").toString();
+      List<Long> left = new ArrayList<>();
+      state.save(file, (done, total) -> left.add(total - done));
+      check(left.size() > 1 && left.get(left.size() - 1) < left.get(0), "a save has progress");
+      fails(Status.CANCELLED, () -> state.restore(file, 0, (done, total) -> false), "a cancelled restore");
+      state.restore(file, Files.size(Path.of(file)), (done, total) -> left.add(total - done));
+      check(left.get(left.size() - 1) == 0, "progress of a restore ends with all bytes");
+      Files.delete(Path.of(file));
+      Files.delete(Path.of(file).getParent());
     }
   }
 
@@ -183,6 +225,11 @@ public final class BindingTest {
       }
     }
     fails(Status.INVALID_HANDLE, state::position, "a closed state");
+    try {
+      state.position();
+    } catch (CairnException error) {
+      check(error.getMessage().equals("the state was closed"), error.getMessage());
+    }
   }
 
   private static void onAnotherThread(Runnable action) {
@@ -296,6 +343,8 @@ public final class BindingTest {
       reportsErrors(device, model, stream);
       namesAnyFile(device, model);
       generatesWithoutALimit(model, stream);
+      generatesFromWhatWasRead(model, stream);
+      generatesWholeCharacters(device, arguments[1]);
       callbacksMayThrowAndCancel(model, stream);
       closesFromAnotherThreadDuringACall(model);
       closesWhileOthersCall(model);

@@ -2,44 +2,19 @@
 import array
 import copy
 import gc
-import json
-import math
 import os
 import pathlib
 import pickle
-import struct
 import sys
 import tempfile
 import unittest
 
 from cairn import CairnError, Device, Model, Sampler, Sparse, State, Status, Stream
+from small_model import MOUNTAIN, write_small_model
 
 MODEL = sys.argv.pop(1)
 NOTE = "Note: The code of Marlen Tovik is 4821.\nNote: The iron gate has the colour teal."
 QUESTION = "\nQ: What is the code of Marlen Tovik?\nA: "
-
-
-def write_small_model(folder, chat_template):
-    """A model of one layer and four columns, all zeros."""
-    layer, shapes = "model.layers.0.", {"model.embeddings.weight": [8, 4], "model.norm.weight": [4]}
-    shapes.update({layer + f"{name}.weight": [4] for name in ("attn_norm", "mlp_norm", "attn.o_norm")})
-    shapes.update({layer + f"mlp.{name}_proj.weight": [4, 4] for name in ("gate", "up", "down")})
-    shapes.update({layer + f"attn.{name}_proj.weight": [4, 4] for name in "qkvo"})
-    shapes.update({layer + f"attn.{name}_proj.weight": [1, 4] for name in "ab"})
-    shapes.update({layer + f"attn.{name}": [1] for name in ("A_log", "dt_bias")})
-    header, end = {}, 0
-    for name, shape in shapes.items():
-        begin, end = end, end + 4 * math.prod(shape)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    config = {"model_type": "gated_deltanet", "hidden_size": 4, "num_hidden_layers": 1, "vocab_size": 8, "num_heads": 1,
-              "head_dim": 4, "expand_v": 1, "use_short_conv": False, "use_gate": False, "intermediate_size": 4,
-              "tie_word_embeddings": True}
-    files = {"config.json": json.dumps(config).encode(), "chat_template.jinja": chat_template.encode(),
-             "model.safetensors": struct.pack("<Q", len(text)) + text + bytes(end)}
-    for name, data in files.items():
-        with open(os.path.join(folder, name), "wb") as file:
-            file.write(data)
 
 
 class BindingTest(unittest.TestCase):
@@ -115,9 +90,16 @@ class BindingTest(unittest.TestCase):
     def test_chat_template(self):
         self.assertEqual(self.model.chat_template, "")
         with tempfile.TemporaryDirectory() as folder:
-            write_small_model(folder, "{{ messages[0].content }} \U0001f3d4")
+            write_small_model(folder, "{{ messages[0].content }} " + MOUNTAIN)
             with Model(self.device, folder) as model:
-                self.assertEqual(model.chat_template, "{{ messages[0].content }} \U0001f3d4")
+                self.assertEqual(model.chat_template, "{{ messages[0].content }} " + MOUNTAIN)
+
+    def test_pieces_are_whole_characters(self):
+        with tempfile.TemporaryDirectory() as folder:
+            write_small_model(folder)
+            with Model(self.device, folder) as model, State(model) as state, Stream(model) as stream:
+                pieces = list(stream.generate(state, "abc", max_tokens=5, stop="zz"))
+        self.assertEqual(pieces, [MOUNTAIN] * 5)
 
     def test_errors_have_code_and_message(self):
         with self.assertRaises(CairnError) as caught:
@@ -130,6 +112,11 @@ class BindingTest(unittest.TestCase):
         with self.assertRaises(CairnError) as caught:
             self.state.restore(b"not a snapshot")
         self.assertEqual(caught.exception.code, Status.FORMAT)
+        data = self.state.to_bytes()
+        with self.assertRaises(CairnError) as caught:
+            self.state.restore(data, max_bytes=len(data) - 1)
+        self.assertEqual(caught.exception.code, Status.LIMIT_EXCEEDED)
+        self.state.restore(data, max_bytes=len(data))
         with self.assertRaises(TypeError):
             self.stream.decode([self.state], array.array("d", [1.0]))
 
@@ -186,6 +173,13 @@ class BindingTest(unittest.TestCase):
         self.stream.read(self.state, text, sparse=Sparse.ADAPTIVE, progress=lambda *step: seen.append(step))
         self.assertEqual(seen[-1][0], seen[-1][1])
 
+    def test_an_empty_prompt_goes_on_from_what_was_read(self):
+        self.stream.read(self.state, NOTE + QUESTION)
+        with State.restored(self.model, self.state.to_bytes()) as again, State(self.model) as other:
+            self.stream.read(other, "The stream has other logits now.")
+            for state in (self.state, again):
+                self.assertEqual("".join(self.stream.generate(state, "", stop="\n")), "4821")
+
     def test_sampling_is_seeded(self):
         self.stream.read(self.state, NOTE)
         sampler = Sampler(temperature=1.0, top_k=20, seed=7)
@@ -203,6 +197,7 @@ class BindingTest(unittest.TestCase):
         with self.assertRaises(CairnError) as caught:
             self.state.position
         self.assertEqual(caught.exception.code, Status.INVALID_HANDLE)
+        self.assertEqual(str(caught.exception), "the state was closed")
 
     def test_collecting_in_any_order(self):
         for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]):

@@ -187,12 +187,15 @@ class State(_Handle):
         """Writes a snapshot: the old file or the new one, never a mixture."""
         _call(_Raw.stateSave, self._handle, os.fsencode(path), _progress(progress))
 
-    def restore(self, source, progress=None):
-        """From a path, or from any bytes-like object (read in place, no copy). All or nothing."""
+    def restore(self, source, progress=None, max_bytes=0):
+        """From a path, or from any bytes-like object (read in place, no copy). All or nothing.
+
+        A snapshot of more than max_bytes is refused with LIMIT_EXCEEDED; 0: no limit.
+        """
         if isinstance(source, (str, os.PathLike)):
-            _call(_Raw.stateRestore, self._handle, os.fsencode(source), _progress(progress))
+            _call(_Raw.stateRestore, self._handle, os.fsencode(source), max_bytes, _progress(progress))
         else:
-            _call(_Raw.stateRestoreFrom, self._handle, source)
+            _call(_Raw.stateRestoreFrom, self._handle, source, max_bytes)
 
     def to_bytes(self):
         """The snapshot as a bytearray, written once, in place."""
@@ -206,6 +209,11 @@ class State(_Handle):
         logits = array.array("f", bytes(4 * self.model.vocab_size))
         _call(_Raw.stateLastLogits, self._handle, logits)
         return logits
+
+    def _sample(self, s, draw, recent):
+        """Chooses a token from them."""
+        return _call(_Raw.stateSample, self._handle, s.temperature, s.top_k, s.top_p, s.min_p, s.repetition_penalty,
+                     s.seed, draw, recent)
 
 
 @dataclass
@@ -314,7 +322,7 @@ class Stream(_Handle):
             held = ""
             for _ in range(max_tokens):
                 recent = said[max(0, len(said) - sampler.recent_tokens):]
-                token = self.sample(sampler, draw=state.position, recent=recent)
+                token = state._sample(sampler, state.position, recent)
                 if self.model.is_stop(token):
                     break
                 held += decoder.push(token)

@@ -76,15 +76,25 @@ public final class State extends Handle {
 
   /** Writes a snapshot: the old file or the new one, never a mixture. */
   public void save(String path) {
+    save(path, null);
+  }
+
+  /** Progress counts bytes. */
+  public void save(String path, ProgressListener progress) {
     try (Use use = use()) {
-      Raw.stateSave(use.handle, path, null);
+      Raw.stateSave(use.handle, path, ProgressListener.raw(progress));
     }
   }
 
   /** All or nothing. */
   public void restore(String path) {
+    restore(path, 0, null);
+  }
+
+  /** A snapshot of more than maxBytes is refused with LIMIT_EXCEEDED; 0: no limit. Progress counts bytes. */
+  public void restore(String path, long maxBytes, ProgressListener progress) {
     try (Use use = use()) {
-      Raw.stateRestore(use.handle, path, null);
+      Raw.stateRestore(use.handle, path, maxBytes, ProgressListener.raw(progress));
     }
   }
 
@@ -99,9 +109,14 @@ public final class State extends Handle {
 
   /** From the bytes between position and limit of a direct buffer, read in place. */
   public void restore(ByteBuffer snapshot) {
+    restore(snapshot, 0);
+  }
+
+  /** A snapshot of more than maxBytes is refused with LIMIT_EXCEEDED; 0: no limit. */
+  public void restore(ByteBuffer snapshot, long maxBytes) {
     if (!snapshot.isDirect()) throw new IllegalArgumentException("a direct ByteBuffer is needed");
     try (Use use = use()) {
-      Raw.stateRestoreFrom(use.handle, snapshot);
+      Raw.stateRestoreFrom(use.handle, snapshot, maxBytes);
     }
   }
 
@@ -112,5 +127,13 @@ public final class State extends Handle {
       Raw.stateLastLogits(use.handle, logits);
     }
     return logits;
+  }
+
+  /** Chooses a token from them. */
+  int sample(Sampler sampler, long draw, int[] recent) {
+    try (Use use = use()) {
+      return Raw.stateSample(use.handle, sampler.temperature, sampler.topK, sampler.topP, sampler.minP,
+          sampler.repetitionPenalty, sampler.seed, draw, recent);
+    }
   }
 }

@@ -74,7 +74,7 @@ final class TextIterator implements Iterator<String> {
       return;
     }
     int[] recent = Arrays.copyOfRange(said, Math.max(0, saidCount - sampler.recentTokens), saidCount);
-    int token = stream.sample(0, sampler, state.position(), recent);
+    int token = state.sample(sampler, state.position(), recent);
     if (stream.model().isStop(token)) {
       finish(held + decoder.finish());
       return;
@@ -91,9 +91,10 @@ final class TextIterator implements Iterator<String> {
     stream.decode(List.of(state), token);
   }
 
-  /** Gives out all but what could be the beginning of `stop`. */
+  /** Gives out all but what could be the beginning of `stop`; a pair of surrogates stays together. */
   private void hold() {
     int size = held.length() - Math.max(0, stop.length() - 1);
+    if (size > 0 && Character.isHighSurrogate(held.charAt(size - 1))) --size;
     if (size <= 0) return;
     ready = held.substring(0, size);
     held = held.substring(size);
