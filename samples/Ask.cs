@@ -4,7 +4,8 @@ using Cairn;
 
 /// <summary>
 /// Reads a text, keeps the memory, asks it. Arguments: MODEL TEXT QUESTION
-/// mcs -r:build/release/lib/Cairn.dll samples/Ask.cs; LD_LIBRARY_PATH=build/release/lib mono Ask.exe MODEL TEXT QUESTION
+/// The build puts it beside Cairn.dll: LD_LIBRARY_PATH=build/release/lib mono build/release/lib/Ask.exe MODEL TEXT QUESTION
+/// By hand: mcs -langversion:latest -r:build/release/lib/Cairn.dll -out:build/release/lib/Ask.exe samples/Ask.cs
 /// </summary>
 static class Ask {
   static void Main(string[] arguments) {

@@ -1,6 +1,7 @@
 /*
  * One reading, many lives: two forks of a memory learn different things, and a rewind unlearns the last one.
- * cc fork_and_rewind.c $(pkg-config --cflags --libs cairn); usage: fork_and_rewind [model.cairn]
+ * Usage: fork_and_rewind [MODEL]
+ * cc fork_and_rewind.c $(pkg-config --cflags --libs cairn) -Wl,-rpath,$(pkg-config --variable=libdir cairn) -o fork_and_rewind
  */
 #include <cairn/cairn.h>
 #include <stdio.h>

@@ -1,4 +1,7 @@
-/* Reads a note, then answers a question from memory. Build: cc hello.c $(pkg-config --cflags --libs cairn) */
+/*
+ * Reads a note, then answers a question from memory. Usage: hello MODEL
+ * cc hello.c $(pkg-config --cflags --libs cairn) -Wl,-rpath,$(pkg-config --variable=libdir cairn) -o hello
+ */
 #include <cairn/cairn.h>
 #include <stdio.h>
 #include <string.h>
