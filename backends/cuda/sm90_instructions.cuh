@@ -146,14 +146,6 @@ __device__ __forceinline__ void load_bytes(std::uint32_t to, const void* from, i
 }
 /// The line on its way to L2, by an ordinary load.
 __device__ __forceinline__ void prefetch_line(const float* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
-/// The same on their way to L2: nobody waits for them.
-__device__ __forceinline__ void fetch_tile(const CUtensorMap* map, int column, int row) {
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(column), "r"(row)
-               : "memory");
-}
-__device__ __forceinline__ void fetch_bytes(const void* from, int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
 
 // Copies from shared memory to global memory by the engine, in groups of one thread.
 __device__ __forceinline__ void store_tile(const CUtensorMap* map, int column, int row, std::uint32_t from) {
@@ -305,14 +297,6 @@ __device__ __forceinline__ void multiply_64x32(float (&d)[16], const std::uint32
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, add, 1, 1, "
       "0;\n}"
       : CAIRN_D8(d, 0), CAIRN_D8(d, 8)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-/// d[64 x 16] = a[64 x 16] b[16 x 16]^T, a from registers.
-__device__ __forceinline__ void multiply_64x16(float (&d)[8], const std::uint32_t (&a)[4], std::uint64_t b) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, add, 1, 1, 0;\n}"
-      : CAIRN_D8(d, 0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 /// d[64 x 128] += a[64 x 16] b[16 x 128], a from registers, b contiguous along its 128 columns.

@@ -113,7 +113,6 @@ class CrossLayerRouting {
   /// After the operator and the output projection: beta [T, H] is for the scaled variant. Puts r on the bus (CLER) or
   /// adds P r, P v to the output (CLER-H, CLVR), unless that waits for the end of the block.
   void finish(Step& step, ConstRows value, Rows residual, const float* beta, const MixerOutput& output) const;
-  bool is_after_block() const { return after_block_; }
 
  private:
   Routing kind_ = Routing::kNone;

@@ -121,7 +121,6 @@ class Step {
   void start_running(BackendQueue* queue, void* activations, void* scratch) {
     queue_ = queue, base_ = reinterpret_cast<std::uintptr_t>(activations), scratch_ = scratch, used_ = 0;
   }
-  bool is_planning() const { return queue_ == nullptr; }
   const Status& plan_status() const { return plan_status_; }
   std::size_t activation_bytes() const { return peak_; }
   std::size_t scratch_bytes() const { return scratch_peak_; }

@@ -14,7 +14,6 @@ struct DeltaSpec {
   std::int32_t HK, HV, K, V;
   Lengths lengths;
   bool harsh = false;
-  bool is_aligned = false;     ///< rows as a runtime's
   bool wants_residual = true;
   bool forgets = false;  ///< chunks of 64 decay by 2^-90 to 2^-115, where chunked forms change their ways
 };
@@ -91,7 +90,6 @@ Outcome read(OpRig& rig, const DeltaInputs& in, const Schedule& schedule, Phase 
   const bool whole = phase == Phase::kPrefill && schedule.size() == 1;
   for (const Call& call : schedule) {
     CallIo io(rig, call);
-    if (s.is_aligned) io.align_rows();
     DeltaRuleArgs args = bind(rig, io, in, states, phase);
     args.out = io.out(out);
     if (s.wants_residual) args.residual = io.out(residual);
@@ -118,18 +116,18 @@ std::vector<OpCase> cases(Rule rule) {
       {"K 128, V 128", 1, 2, 128, 128, {100, 64}},
       {"nothing to read", 1, 1, 8, 8, {0, 0}},
       {"gates to -1e4", 1, 2, 16, 16, {150, 64}, true},
-      {"gates to -1e4, K 128, V 128", 1, 1, 128, 128, {65, 0, 80}, true, true, false},
-      {"aligned, HV = 3 HK, K 32, V 32", 1, 3, 32, 32, {0, 1, 63, 64, 65, 500}, false, true},
-      {"aligned, K 96, V 192", 1, 1, 96, 192, {130, 17}, false, true, false},
-      {"aligned, K 64, V 72, no residual", 2, 4, 64, 72, {1, 200, 0, 64}, false, true, false},
+      {"gates to -1e4, K 128, V 128", 1, 1, 128, 128, {65, 0, 80}, true, false},
+      {"HV = 3 HK, K 32, V 32", 1, 3, 32, 32, {0, 1, 63, 64, 65, 500}},
+      {"K 96, V 192, no residual", 1, 1, 96, 192, {130, 17}, false, false},
+      {"K 64, V 72, no residual", 2, 4, 64, 72, {1, 200, 0, 64}, false, false},
       {"odd dims, K 97, V 33", 1, 2, 97, 33, {67, 1}},
       {"K 160, V 40", 1, 1, 160, 40, {70}},
-      {"forgets within a chunk, K 128, V 128", 2, 4, 128, 128, {200, 64, 1, 65}, false, true, false, true},
+      {"forgets within a chunk, K 128, V 128", 2, 4, 128, 128, {200, 64, 1, 65}, false, false, true},
   };
   if (rule == Rule::kDeltaNet || rule == Rule::kGdn) {
     // Enough states for the forms that the cuda backend has for batches: 70 and 64.
-    specs.push_back({"a batch of 14 heads, K 128, V 128", 7, 14, 128, 128, {129, 1, 0, 66, 1}, false, true, false});
-    specs.push_back({"gates to -1e4, a batch of 16 heads", 8, 16, 128, 128, {65, 0, 2, 64}, true, true, false});
+    specs.push_back({"a batch of 14 heads, K 128, V 128", 7, 14, 128, 128, {129, 1, 0, 66, 1}, false, false});
+    specs.push_back({"gates to -1e4, a batch of 16 heads", 8, 16, 128, 128, {65, 0, 2, 64}, true, false});
   }
   std::vector<OpCase> result;
   for (const DeltaSpec& spec : specs) {

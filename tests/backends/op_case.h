@@ -68,8 +68,6 @@ class CallIo {
 
   const Batch& batch() const { return batch_; }
   std::int32_t token_count() const { return batch_.token_count; }
-  /// From here on rows begin at multiples of 16 elements, as a runtime's do; else nothing is aligned.
-  void align_rows() { aligns_rows_ = true; }
   ConstRows in(const TokenField& field);
   float* packed(const TokenField& field);
   Rows out(TokenOutput& output);
@@ -96,15 +94,11 @@ class CallIo {
     bool is_activation;  ///< of the rig's dtype; else f32
   };
   std::vector<float> gather(const TokenField& field, std::int64_t stride) const;
-  std::int64_t stride_of(std::int32_t width, std::int32_t gap) const {
-    return aligns_rows_ ? (width + gap + 15) / 16 * 16 : width + gap;
-  }
 
   OpRig& rig_;
   const Call& call_;
   std::size_t mark_;
   Batch batch_;
-  bool aligns_rows_ = false;
   std::vector<Pending> pending_;
 };
 

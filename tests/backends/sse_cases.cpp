@@ -14,7 +14,6 @@ struct SseSpec {
   SseTransition transition = SseTransition::kGla;
   SsePath path = SsePath::kAuto;
   bool has_shared = true, own_shared_gates = false, gate_write = true, gate_read = true, harsh = false;
-  bool is_aligned = false;  ///< rows as a runtime's
 };
 
 struct SseInputs {
@@ -63,7 +62,6 @@ Outcome read(OpRig& rig, const SseInputs& in, const Schedule& schedule, Phase ph
   const DeviceStates states(rig, in.states), shared_states(rig, in.shared_states);
   for (const Call& call : schedule) {
     CallIo io(rig, call);
-    if (s.is_aligned) io.align_rows();
     SseArgs a{};
     a.dtype = rig.dtype();
     a.phase = phase;
@@ -118,12 +116,24 @@ std::vector<OpCase> sse_cases() {
       {"K 128, V 128", 1, 128, 128, 4, 1, {70}},
       {"gates to -1e4", 2, 8, 8, 4, 2, {150}, SseTransition::kGla, SsePath::kAuto, true, false, true, true, true},
       {"nothing to read", 1, 8, 8, 4, 1, {0, 0}},
-      {.name = "GLA, aligned, K 128, V 128", .H = 1, .K = 128, .V = 128, .P = 4, .top_k = 1, .lengths = {0, 1, 63, 64, 65, 150},
-       .is_aligned = true},
-      {.name = "delta, aligned, K 64, V 64", .H = 2, .K = 64, .V = 64, .P = 6, .top_k = 2, .lengths = {130, 0, 17},
-       .transition = SseTransition::kDelta, .is_aligned = true},
-      {.name = "GDN, aligned, gates to -1e4, K 32, V 96", .H = 1, .K = 32, .V = 96, .P = 3, .top_k = 2, .lengths = {129, 5},
-       .transition = SseTransition::kGdn, .harsh = true, .is_aligned = true},
+      {.name = "GLA, K 128, V 128", .H = 1, .K = 128, .V = 128, .P = 4, .top_k = 1, .lengths = {0, 1, 63, 64, 65, 150}},
+      {.name = "delta, K 64, V 64",
+       .H = 2,
+       .K = 64,
+       .V = 64,
+       .P = 6,
+       .top_k = 2,
+       .lengths = {130, 0, 17},
+       .transition = SseTransition::kDelta},
+      {.name = "GDN, gates to -1e4, K 32, V 96",
+       .H = 1,
+       .K = 32,
+       .V = 96,
+       .P = 3,
+       .top_k = 2,
+       .lengths = {129, 5},
+       .transition = SseTransition::kGdn,
+       .harsh = true},
       {.name = "GLA, 70 partitions", .H = 1, .K = 16, .V = 8, .P = 70, .top_k = 3, .lengths = {70, 2}},
       {.name = "GLA, K 160", .H = 1, .K = 160, .V = 40, .P = 2, .top_k = 1, .lengths = {66}},
   };

@@ -155,7 +155,6 @@ inline std::uint32_t float_to_bits(float value) {
 #define blockDim (cairn::gpu::emulated_thread().block_size)
 #define gridDim (cairn::gpu::emulated_thread().grid_size)
 #define __syncthreads() cairn::gpu::emulated_barrier()
-inline float __expf(float x) { return std::exp(x); }
 inline std::int32_t atomicMin(std::int32_t* at, std::int32_t value) {  // blocks run one after the other
   const std::int32_t old = *at;
   if (value < old) *at = value;
