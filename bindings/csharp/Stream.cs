@@ -90,7 +90,8 @@ public sealed class Stream : CairnObject {
   }
 
   /// <summary>
-  /// Reads a prompt, when the first piece is asked for, and says what comes: whole characters, up to `stop` (left out).
+  /// Reads a prompt (empty: goes on from what was read), when the first piece is asked for, and says what comes: whole
+  /// characters, up to `stop` (left out).
   /// </summary>
   public IEnumerable<string> Generate(State state, string prompt, int maxTokens = 256, Sampler sampler = null,
                                       string stop = null) {

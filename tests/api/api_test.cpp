@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -102,6 +103,18 @@ TEST_CASE("after a success the message is empty, whatever a callback was refused
   CHECK(agent.prefill(70, progress) == CAIRN_STATUS_OK);
 
   CHECK(std::string(cairn_last_error_message()).empty());
+}
+
+TEST_CASE("an exception that leaves a progress callback is an error, and the state stands at a chunk border") {
+  Agent agent;
+  if (!agent.has_model) return;
+
+  CHECK(agent.prefill(70, [](void*, uint64_t, uint64_t) -> int { throw std::runtime_error("from the host"); }) ==
+        CAIRN_STATUS_INTERNAL);
+
+  CHECK(std::string(cairn_last_error_message()) == "from the host");
+  CHECK(position_of(agent.state) == 70);
+  CHECK(agent.prefill(3) == CAIRN_STATUS_OK);
 }
 
 TEST_CASE("a state released by another thread while it reads is finished with first") {

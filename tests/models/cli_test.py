@@ -27,7 +27,7 @@ def cairn(*arguments, text=""):
 def interrupt(process):
     """Ctrl-C, once the program has its handler."""
     caught = 0
-    while not caught & 1 << (signal.SIGINT - 1):
+    while process.poll() is None and not caught & 1 << (signal.SIGINT - 1):
         time.sleep(0.02)
         with open(f"/proc/{process.pid}/status", encoding="ascii") as file:
             caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt"))

@@ -315,7 +315,10 @@ class Stream(_Handle):
                      s.repetition_penalty, s.seed, draw, _tokens(recent))
 
     def generate(self, state, prompt, max_tokens=256, sampler=Sampler(), stop=None):
-        """Reads a prompt and yields what the model says, piece by piece: whole characters, up to `stop` (left out)."""
+        """Reads a prompt and yields what the model says, piece by piece: whole characters, up to `stop` (left out).
+
+        An empty prompt goes on from what was read.
+        """
         self.read(state, prompt)
         said = array.array("i")
         with _TextDecoder(self.model) as decoder:

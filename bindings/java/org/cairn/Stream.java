@@ -88,7 +88,10 @@ public final class Stream extends Handle {
     }
   }
 
-  /** Reads a prompt; the iterator says what comes, piece by piece, whole characters, up to `stop` (left out; may be null). */
+  /**
+   * Reads a prompt (empty: goes on from what was read); the iterator says what comes, piece by piece, whole characters, up to
+   * `stop` (left out; may be null).
+   */
   public Iterator<String> generate(State state, String prompt, int maxTokens, Sampler sampler, String stop) {
     read(state, prompt);
     return new TextIterator(this, state, maxTokens, sampler, stop);
