@@ -45,7 +45,7 @@ Status SlotTable::allocate_arrays() {
   CAIRN_TRY_ASSIGN(index_, device_->allocate(geometry_.index_bytes()));
   index_.zero_on_release();
   CAIRN_TRY_ASSIGN(control_, device_->allocate(2 * sizeof(std::int32_t)));
-  // Room for one private table over one frozen one; write_slab_pointers() makes more.
+  // Room for one private table over one frozen one; reserve_pointers() makes more.
   const auto pointers = static_cast<std::size_t>(std::min<std::int64_t>(2 * slabs_for(geometry_.slot_count) + 2, 1 << 16));
   CAIRN_TRY_ASSIGN(slab_pointers_, device_->allocate(pointers * sizeof(void*)));
   return {};
@@ -100,16 +100,30 @@ Status SlotTable::write_control(Queue& queue, std::int64_t rows_in_use, std::int
   return {};
 }
 
+/// Room to tell the device of this many slabs.
+Status SlotTable::reserve_pointers(Queue& queue, std::size_t count) {
+  host_pointers_.reserve(count);
+  if (count * sizeof(void*) <= slab_pointers_.size_bytes()) return {};
+  CAIRN_TRY_ASSIGN(DeviceBuffer larger, device_->allocate(2 * count * sizeof(void*)));
+  std::swap(slab_pointers_, larger);
+  return write_slab_pointers(queue);
+}
+
+/// Of slabs_, for which there is room.
 Status SlotTable::write_slab_pointers(Queue& queue) {
-  const std::size_t need_bytes = slabs_.size() * sizeof(void*);
-  if (need_bytes > slab_pointers_.size_bytes()) {
-    CAIRN_TRY_ASSIGN(slab_pointers_, device_->allocate(2 * need_bytes));
-  }
-  std::vector<void*> pointers;
-  pointers.reserve(slabs_.size());
-  for (const std::shared_ptr<Slab>& slab : slabs_) pointers.push_back(slab->data());
-  CAIRN_TRY(queue.copy(slab_pointers_.data(), pointers.data(), need_bytes, CopyKind::kHostToDevice));
+  host_pointers_.clear();
+  for (const std::shared_ptr<Slab>& slab : slabs_) host_pointers_.push_back(slab->data());
+  CAIRN_TRY(queue.copy(slab_pointers_.data(), host_pointers_.data(), host_pointers_.size() * sizeof(void*), CopyKind::kHostToDevice));
   return queue.synchronize();
+}
+
+/// Trades places with the table's slabs; not on failure.
+Status SlotTable::swap_slabs(Queue& queue, SlabList& slabs) {
+  CAIRN_TRY(reserve_pointers(queue, slabs.size()));
+  slabs_.swap(slabs);
+  Status status = write_slab_pointers(queue);
+  if (!status.ok()) slabs_.swap(slabs);
+  return status;
 }
 
 // ---------------------------------------------------------------- rows
@@ -160,23 +174,18 @@ Status SlotTable::grow(Queue& queue, std::int64_t rows_at_least) {
     return Status::limit_exceeded("slot table: %lld rows needed, more than %lld", static_cast<long long>(rows_at_least),
                                   static_cast<long long>(kMaxRows));
   }
-  const std::size_t old_count = slabs_.size();
   const auto least = static_cast<std::size_t>(slabs_for(rows_at_least));
   const auto wanted = static_cast<std::size_t>(slabs_for(std::min(rows_wanted(rows_at_least), kMaxRows)));
-  slabs_.reserve(wanted);
-  Status status;
-  while (slabs_.size() < wanted && status.ok()) {
+  SlabList slabs;
+  slabs.reserve(wanted);
+  slabs = slabs_;
+  while (slabs.size() < wanted) {
     auto slab = take_slab();
-    status = slab.status();
-    if (slab.ok()) slabs_.push_back(std::move(slab).value());
+    if (!slab.ok() && slabs.size() < least) return slab.status();
+    if (!slab.ok()) break;
+    slabs.push_back(std::move(slab).value());
   }
-  if (slabs_.size() >= least) status = write_slab_pointers(queue);
-  if (status.ok()) return status;
-  while (slabs_.size() > old_count) {
-    drop_slab(std::move(slabs_.back()));
-    slabs_.pop_back();
-  }
-  return status;
+  return swap_slabs(queue, slabs);
 }
 
 Result<std::shared_ptr<Slab>> SlotTable::take_slab() {
@@ -190,11 +199,14 @@ Result<std::shared_ptr<Slab>> SlotTable::take_slab() {
   return std::make_shared<Slab>(std::move(memory));
 }
 
-/// Keeps a slab that nobody else reaches for reuse, as long as there are not more spare ones than used ones.
-void SlotTable::drop_slab(std::shared_ptr<Slab> slab) {
+/// Keeps a slab that nobody else reaches for reuse, as long as there are not more spare ones than used ones, and room.
+void SlotTable::drop_slab(std::shared_ptr<Slab> slab) noexcept {
   if (!is_private(slab) || spare_.size() > slabs_.size() + 1) return;
-  if (spare_.size() == spare_.capacity()) spare_.reserve(2 * spare_.size() + 4);
-  spare_.push_back(std::move(slab));
+  try {
+    spare_.push_back(std::move(slab));
+  } catch (const std::bad_alloc&) {
+    // It is given back.
+  }
 }
 
 // ---------------------------------------------------------------- dead rows
@@ -261,9 +273,8 @@ Status SlotTable::compact(Queue& queue, const std::vector<std::int64_t>& live_ro
     row = static_cast<std::int32_t>(next_row++);
   }
   CAIRN_TRY(queue.synchronize());
-  slabs_.swap(kept);
+  CAIRN_TRY(swap_slabs(queue, kept));
   kept.clear();
-  CAIRN_TRY(write_slab_pointers(queue));
   CAIRN_TRY(queue.copy(index_.data(), host_index_.data(), geometry_.index_bytes(), CopyKind::kHostToDevice));
   CAIRN_TRY(write_control(queue, next_row, frozen));
   epoch_base_ = next_row - private_live;
@@ -288,8 +299,8 @@ Result<std::unique_ptr<SlotTable>> SlotTable::fork(Queue& queue) {
   CAIRN_TRY(table->allocate_arrays());
   CAIRN_TRY(queue.copy(table->index_.data(), index_.data(), geometry_.index_bytes(), CopyKind::kDeviceToDevice));
   // The last shared slab may have free rows: they are this table's. The fork goes on in a slab of its own.
-  table->slabs_.assign(slabs_.begin(), slabs_.begin() + slabs_for(rows_bound_));
-  CAIRN_TRY(table->write_slab_pointers(queue));
+  SlabList shared(slabs_.begin(), slabs_.begin() + slabs_for(rows_bound_));
+  CAIRN_TRY(table->swap_slabs(queue, shared));
   table->rows_bound_ = table->capacity_rows();
   CAIRN_TRY(table->freeze(queue));
   CAIRN_TRY(freeze(queue));
@@ -317,22 +328,25 @@ Status SlotTable::capture(Queue& queue, SlotTableImage& image) {
   return {};
 }
 
+Status SlotTable::prepare_restore(Queue& queue, const SlotTableImage& image) {
+  other_slabs_.reserve(image.slabs.size());
+  return reserve_pointers(queue, image.slabs.size());
+}
+
 Status SlotTable::restore(Queue& queue, const SlotTableImage& image) {
   CAIRN_TRY(queue.synchronize());
-  SlabList old = image.slabs;
-  slabs_.swap(old);
-  if (Status status = write_slab_pointers(queue); !status.ok()) {
-    slabs_.swap(old);
-    return status;
-  }
+  CAIRN_TRY(prepare_restore(queue, image));
+  other_slabs_ = image.slabs;
+  CAIRN_TRY(swap_slabs(queue, other_slabs_));
   CAIRN_TRY(queue.copy(index_.data(), image.index.data(), geometry_.index_bytes(), CopyKind::kDeviceToDevice));
   rows_bound_ = capacity_rows();  // rows after the image's in its last slab belong to what came later
   CAIRN_TRY(freeze(queue));
-  for (std::shared_ptr<Slab>& slab : old) drop_slab(std::move(slab));
+  for (std::shared_ptr<Slab>& slab : other_slabs_) drop_slab(std::move(slab));
+  other_slabs_.clear();
   return {};
 }
 
-void SlotTable::recycle(SlotTableImage& image) {
+void SlotTable::recycle(SlotTableImage& image) noexcept {
   for (std::shared_ptr<Slab>& slab : image.slabs) drop_slab(std::move(slab));
   image.slabs.clear();
   image.rows_in_use = 0;

@@ -66,12 +66,14 @@ class SlotTable {
   Status prepare(SlotTableImage& image) const;
   /// Freezes the rows and records the table. The queue is synchronised first.
   Status capture(Queue& queue, SlotTableImage& image);
+  /// Memory of a restore(), so that it can no longer fail for want of it.
+  Status prepare_restore(Queue& queue, const SlotTableImage& image);
   /// Becomes what `image` recorded; the image stays good. Unchanged on failure for want of memory.
   Status restore(Queue& queue, const SlotTableImage& image);
   /// Takes the slabs that only the image holds for reuse.
-  void recycle(SlotTableImage& image);
+  void recycle(SlotTableImage& image) noexcept;
 
-  /// Every slot equals M0 again; memory is zeroed and kept.
+  /// Every slot equals M0 again; memory is zeroed and kept. Takes none.
   Status reset(Queue& queue);
 
   /// Host copy of row_of_slot [H * N]; waits for the queue.
@@ -101,25 +103,29 @@ class SlotTable {
   Status fill_index(Queue& queue);
   Status read_control(Queue& queue);
   Status write_control(Queue& queue, std::int64_t rows_in_use, std::int64_t first_private);
+  Status reserve_pointers(Queue& queue, std::size_t count);
   Status write_slab_pointers(Queue& queue);
+  Status swap_slabs(Queue& queue, SlabList& slabs);
   Status freeze(Queue& queue);
   Status grow(Queue& queue, std::int64_t rows_at_least);
   bool may_have_dead_rows() const;
   Status reclaim_dead_rows(Queue& queue);
   Status compact(Queue& queue, const std::vector<std::int64_t>& live_rows);
   Result<std::shared_ptr<Slab>> take_slab();
-  void drop_slab(std::shared_ptr<Slab> slab);
+  void drop_slab(std::shared_ptr<Slab> slab) noexcept;
 
   std::shared_ptr<const Device> device_;
   Geometry geometry_;
   DeviceBuffer index_, control_, slab_pointers_;
   SlabList slabs_, spare_;
+  SlabList other_slabs_;          ///< empty but inside restore(), which trades it for slabs_
   std::int64_t rows_bound_ = 0;   ///< control[0] is at most this
   std::int64_t epoch_base_ = 0;   ///< and at most this + H * N: a slot takes one row between two freezes
   std::int64_t rows_at_last_look_ = 0;
   bool was_frozen_ = false;       ///< since dead rows were last looked for
   bool was_captured_ = false;     ///< checkpoints are taken: rows come and go
   std::vector<std::int32_t> host_index_;
+  std::vector<void*> host_pointers_;  ///< what slab_pointers_ receives; always with room for slabs_
 };
 
 }  // namespace cairn
