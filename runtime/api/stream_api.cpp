@@ -22,6 +22,12 @@ Result<HeldStream> hold_stream(const cairn_stream* handle) {
   return HeldStream{std::move(object), std::move(lock)};
 }
 
+/// Before the arrays are looked at: a count that is too large may lead behind their ends.
+Status check_count(std::int32_t count, const Stream& stream) {
+  if (count >= 1 && count <= stream.max_sequences()) return {};
+  return Status::invalid_argument("%d sequences, outside [1, %d]", count, stream.max_sequences());
+}
+
 /// The state of place `index` of a batch, held. One that an earlier place of the batch holds is no other call's business:
 /// it is named twice.
 template <class Get>
@@ -76,9 +82,8 @@ Status prefill(cairn_stream* handle, const cairn_batch* batch_in) {
   cairn_batch batch = CAIRN_BATCH_INIT;
   CAIRN_TRY(read_options(batch_in, "cairn_batch", batch));
   CAIRN_TRY_ASSIGN(const HeldStream held, hold_stream(handle));
-  if (batch.sequence_count < 1 || !batch.sequences) {
-    return Status::invalid_argument("batch of %d sequences: at least one is needed", batch.sequence_count);
-  }
+  CAIRN_TRY(check_count(batch.sequence_count, held.stream()));
+  CAIRN_REQUIRE(batch.sequences);
   SparsePrefill sparse;
   CAIRN_TRY(read_sparse(batch, sparse));
   const auto handle_at = [&batch](std::int32_t i) { return batch.sequences[i].state; };
@@ -101,9 +106,9 @@ Status prefill(cairn_stream* handle, const cairn_batch* batch_in) {
 
 Status decode(cairn_stream* handle, cairn_state* const* state_handles, const std::int32_t* tokens, std::int32_t count) {
   CAIRN_TRY_ASSIGN(const HeldStream held, hold_stream(handle));
-  if (count < 1 || !state_handles || !tokens) {
-    return Status::invalid_argument("decode of %d states: at least one is needed, and no array may be NULL", count);
-  }
+  CAIRN_TRY(check_count(count, held.stream()));
+  CAIRN_REQUIRE(state_handles);
+  CAIRN_REQUIRE(tokens);
   StreamObject& object = *held.object;
   object.held_states.clear();
   object.states.clear();

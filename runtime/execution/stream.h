@@ -46,6 +46,7 @@ class Stream {
   std::span<const float> logits(std::int64_t row) const;
 
   const Plan& plan() const { return *plan_; }
+  std::int32_t max_sequences() const { return options_.max_sequences; }
   /// Null: none. Must outlive its use.
   void set_observer(StepObserver* observer) { step_.observer = observer; }
 

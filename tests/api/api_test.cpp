@@ -245,6 +245,15 @@ TEST_CASE("sizes too small are told, options out of range are refused by name") 
   const int32_t tokens[] = {1, 2};
   CHECK(cairn_decode(agent.stream, twice, tokens, 2) == CAIRN_STATUS_INVALID_ARGUMENT);
   CHECK(cairn_decode(agent.stream, twice, tokens, 1) == CAIRN_STATUS_OK);
+  for (const int32_t too_many : {INT32_MIN, 0, 257, INT32_MAX}) {  // the arrays end long before
+    CHECK(cairn_decode(agent.stream, twice, tokens, too_many) == CAIRN_STATUS_INVALID_ARGUMENT);
+    const cairn_sequence sequence = {agent.state, tokens, 2, CAIRN_LOGITS_LAST, 0};
+    cairn_batch batch = CAIRN_BATCH_INIT;
+    batch.sequences = &sequence;
+    batch.sequence_count = too_many;
+    CHECK(cairn_prefill(agent.stream, &batch) == CAIRN_STATUS_INVALID_ARGUMENT);
+    CHECK(std::string(cairn_last_error_message()).find(std::to_string(too_many)) != std::string::npos);
+  }
 
   cairn_state* state = nullptr;
   cairn_state_options options = CAIRN_STATE_OPTIONS_INIT;
