@@ -29,7 +29,7 @@ Status open_device(const cairn_device_options* options_in, cairn_device** device
   own.index = options.index;
   own.thread_count = options.thread_count;
   auto object = std::make_shared<DeviceObject>();
-  CAIRN_TRY_ASSIGN(object->device, Device::open(options.backend ? options.backend : "", own));
+  CAIRN_TRY_ASSIGN(object->device, Device::open(options.backend ? options.backend : "auto", own));
   return give_out(std::move(object), device);
 }
 

@@ -46,31 +46,27 @@ DeviceBuffer::~DeviceBuffer() {
 
 // ---------------------------------------------------------------- device
 
-Device::Device(const Backend* backend, BackendDevice* handle, const DeviceOptions& options)
-    : backend_(backend), handle_(handle), options_(options) {}
+Device::Device(const Backend* backend, const DeviceOptions& options) : backend_(backend), options_(options) {}
 
 Device::~Device() {
   if (wipe_queue_) backend_->destroy_queue(wipe_queue_);
-  backend_->close_device(handle_);
+  if (handle_) backend_->close_device(handle_);
 }
 
 Result<std::shared_ptr<Device>> Device::open(const std::string& name, const DeviceOptions& options) {
+  if (name.empty()) return Status::invalid_argument("the backend's name is empty");
   if (options.index < 0) return Status::invalid_argument("device index %d is negative", options.index);
   if (options.thread_count < 0 || options.thread_count > 1024) {
     return Status::invalid_argument("thread_count %d is outside [0, 1024]", options.thread_count);
   }
   BackendRegistry& registry = BackendRegistry::instance();
   CAIRN_TRY_ASSIGN(const Backend* backend,
-                   name.empty() || name == "auto" ? registry.find_automatic() : registry.find(name));
+                   name == "auto" ? registry.find_automatic() : registry.find(name));
+  std::shared_ptr<Device> device(new Device(backend, options));
   BackendError error;
-  BackendDevice* handle = backend->open_device(options, &error);
-  if (!handle) return backend_status(*backend, "device could not be opened", error);
-  try {
-    return std::shared_ptr<Device>(new Device(backend, handle, options));
-  } catch (...) {
-    backend->close_device(handle);
-    throw;
-  }
+  device->handle_ = backend->open_device(options, &error);
+  if (!device->handle_) return backend_status(*backend, "device could not be opened", error);
+  return device;
 }
 
 Result<DeviceDescription> Device::describe() const {
@@ -107,20 +103,22 @@ void Device::wipe(void* memory, std::size_t size_bytes, MemoryKind kind) const {
 
 // ---------------------------------------------------------------- queue
 
-Queue::Queue(std::shared_ptr<const Device> device, BackendQueue* handle) : device_(std::move(device)), handle_(handle) {}
+Queue::Queue(std::shared_ptr<const Device> device) : device_(std::move(device)) {}
 
 Queue::~Queue() {
+  if (!handle_) return;
   BackendError error;
   device_->backend().synchronize(handle_, &error);
   device_->backend().destroy_queue(handle_);
 }
 
 Result<std::unique_ptr<Queue>> Queue::create(std::shared_ptr<const Device> device, void* native_queue) {
-  const Backend& backend = device->backend();
+  std::unique_ptr<Queue> queue(new Queue(std::move(device)));
+  const Backend& backend = queue->device().backend();
   BackendError error;
-  BackendQueue* handle = backend.create_queue(device->handle(), native_queue, &error);
-  if (!handle) return backend_status(backend, "queue could not be made", error);
-  return std::unique_ptr<Queue>(new Queue(std::move(device), handle));
+  queue->handle_ = backend.create_queue(queue->device().handle(), native_queue, &error);
+  if (!queue->handle_) return backend_status(backend, "queue could not be made", error);
+  return queue;
 }
 
 Status Queue::synchronize() {

@@ -42,7 +42,7 @@ class DeviceBuffer {
 /// A device opened for use. Thread-safe.
 class Device : public std::enable_shared_from_this<Device> {
  public:
-  /// backend "" or "auto": the first available of cuda, rocm, cpu. A named backend is that one or an error.
+  /// backend "auto": the first available of cuda, rocm, cpu. A named backend is that one or an error.
   static Result<std::shared_ptr<Device>> open(const std::string& backend, const DeviceOptions& options);
   ~Device();
 
@@ -58,9 +58,9 @@ class Device : public std::enable_shared_from_this<Device> {
  private:
   friend class DeviceBuffer;
   void wipe(void* memory, std::size_t size_bytes, MemoryKind kind) const;
-  Device(const Backend* backend, BackendDevice* handle, const DeviceOptions& options);
+  Device(const Backend* backend, const DeviceOptions& options);
   const Backend* backend_;
-  BackendDevice* handle_;
+  BackendDevice* handle_ = nullptr;
   DeviceOptions options_;
   mutable std::mutex wipe_mutex_;
   mutable BackendQueue* wipe_queue_ = nullptr;  ///< made when device memory is wiped for the first time
@@ -102,9 +102,9 @@ class Queue {
   Status zero(void* memory, std::size_t size_bytes);
 
  private:
-  Queue(std::shared_ptr<const Device> device, BackendQueue* handle);
+  explicit Queue(std::shared_ptr<const Device> device);
   std::shared_ptr<const Device> device_;
-  BackendQueue* handle_;
+  BackendQueue* handle_ = nullptr;
 };
 
 /// Waits for the queue's work at the end of a scope. Declared after memory that queued work uses and that a failure gives

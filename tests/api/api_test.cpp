@@ -428,4 +428,6 @@ TEST_CASE("hooks are refused while handles live, and callbacks cannot call back 
   cairn_io io = {};
   io.struct_size = sizeof io;
   CHECK(cairn_set_io(&io) == CAIRN_STATUS_INVALID_ARGUMENT);
+  options.backend = "";
+  CHECK(cairn_device_open(&options, &device) == CAIRN_STATUS_INVALID_ARGUMENT);
 }
