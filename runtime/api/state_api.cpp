@@ -59,7 +59,10 @@ class OpenRewind {
  public:
   explicit OpenRewind(const HeldState& held) : held_(held) {}
   ~OpenRewind() {
-    if (is_open_) (void)held_.state().finish_rewind(held_.queue(), false).ok();
+    try {
+      if (is_open_) (void)held_.state().finish_rewind(held_.queue(), false).ok();
+    } catch (...) {  // NOLINT: the state stays invalid
+    }
   }
   OpenRewind(const OpenRewind&) = delete;
   OpenRewind& operator=(const OpenRewind&) = delete;

@@ -17,11 +17,6 @@ std::int32_t chosen_spacing(std::int64_t window_tokens) {
   return static_cast<std::int32_t>(std::clamp(eighth, kMinSpacing, kMaxSpacing));
 }
 
-void move_all(CheckpointList& from, CheckpointList& to) {
-  for (std::unique_ptr<Checkpoint>& checkpoint : from) to.push_back(std::move(checkpoint));
-  from.clear();
-}
-
 }  // namespace
 
 // ---------------------------------------------------------------- tokens
@@ -161,38 +156,39 @@ Replay RewindJournal::replay_from(const Checkpoint& checkpoint, std::int64_t pos
   return replay;
 }
 
-RewindJournal::Tail RewindJournal::cut_at(std::int64_t position) {
+RewindJournal::Tail RewindJournal::tail_after(std::int64_t position) const {
   Tail tail;
   tail.position = position;
   tail.spans = spans_;
   if (tokens_.end() > position) tail.tokens.assign(tokens_.at(position), tokens_.at(tokens_.end()));
-  std::size_t kept = 0;
-  while (kept < checkpoints_.size() && checkpoints_[kept]->position <= position) ++kept;
   tail.checkpoints.reserve(checkpoints_.size());
-  for (std::size_t i = kept; i < checkpoints_.size(); ++i) tail.checkpoints.push_back(std::move(checkpoints_[i]));
-  checkpoints_.resize(kept);
-  tokens_.cut_at(position);
-  while (!spans_.empty() && spans_.back().begin >= position) spans_.pop_back();
-  if (!spans_.empty()) spans_.back().count = std::min(spans_.back().count, position - spans_.back().begin);
   return tail;
 }
 
-void RewindJournal::put_back(Tail tail, CheckpointList& dropped) {
-  while (checkpoints_.size() > 1 && checkpoints_.back()->position > tail.position) {
-    dropped.push_back(std::move(checkpoints_.back()));
-    checkpoints_.pop_back();
-  }
-  move_all(tail.checkpoints, checkpoints_);
+void RewindJournal::cut(Tail& tail) {
+  std::size_t kept = 0;
+  while (kept < checkpoints_.size() && checkpoints_[kept]->position <= tail.position) ++kept;
+  for (std::size_t i = kept; i < checkpoints_.size(); ++i) tail.checkpoints.push_back(std::move(checkpoints_[i]));
+  checkpoints_.resize(kept);
   tokens_.cut_at(tail.position);
-  tokens_.append(tail.tokens.data(), static_cast<std::int64_t>(tail.tokens.size()));  // its room was never given up
+  while (!spans_.empty() && spans_.back().begin >= tail.position) spans_.pop_back();
+  if (!spans_.empty()) spans_.back().count = std::min(spans_.back().count, tail.position - spans_.back().begin);
+}
+
+/// The room of what was cut was never given up.
+void RewindJournal::put_back(Tail tail) {
+  while (checkpoints_.size() > 1 && checkpoints_.back()->position > tail.position) checkpoints_.pop_back();
+  for (std::unique_ptr<Checkpoint>& checkpoint : tail.checkpoints) checkpoints_.push_back(std::move(checkpoint));
+  tokens_.cut_at(tail.position);
+  tokens_.append(tail.tokens.data(), static_cast<std::int64_t>(tail.tokens.size()));
   spans_ = std::move(tail.spans);
 }
 
-void RewindJournal::start(std::unique_ptr<Checkpoint> checkpoint, CheckpointList& dropped) {
-  move_all(checkpoints_, dropped);
-  tokens_.start(checkpoint->position);
+CheckpointList RewindJournal::start(CheckpointList first) {
+  tokens_.start(first.front()->position);
   spans_.clear();
-  checkpoints_.push_back(std::move(checkpoint));
+  checkpoints_.swap(first);
+  return first;
 }
 
 Status RewindJournal::load(CheckpointList checkpoints, std::vector<ReadSpan> spans, std::int64_t begin,

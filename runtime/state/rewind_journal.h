@@ -93,20 +93,22 @@ class RewindJournal {
   const Checkpoint* find(std::int64_t position, bool prefer_tokens) const;
   Replay replay_from(const Checkpoint& checkpoint, std::int64_t position) const;
 
-  /// What cut_at() took away, so that it can be put back.
+  /// What cut() takes away, so that it can be put back. Cutting and putting back take no memory.
   struct Tail {
-    CheckpointList checkpoints;
+    CheckpointList checkpoints;  ///< empty before cut(), with room
     std::vector<ReadSpan> spans;
     std::vector<std::int32_t> tokens;
     std::int64_t position = 0;
   };
-  /// Forgets everything after `position`, where a checkpoint lies.
-  Tail cut_at(std::int64_t position);
-  /// Undoes cut_at() and what was read since. Checkpoints that leave move to `dropped`.
-  void put_back(Tail tail, CheckpointList& dropped);
+  /// Everything after `position`, where a checkpoint lies, for cut().
+  Tail tail_after(std::int64_t position) const;
+  /// Forgets everything after tail.position.
+  void cut(Tail& tail);
+  /// Undoes cut() and what was read since.
+  void put_back(Tail tail);
 
-  /// Starts anew at a checkpoint. All earlier ones move to `dropped`.
-  void start(std::unique_ptr<Checkpoint> checkpoint, CheckpointList& dropped);
+  /// Starts anew at the one checkpoint of `first`; returns the earlier ones. Takes no memory.
+  CheckpointList start(CheckpointList first);
   /// Takes over what a snapshot carried: checkpoints by position; spans and tokens from `begin` on, at or before the first.
   Status load(CheckpointList checkpoints, std::vector<ReadSpan> spans, std::int64_t begin, const std::vector<std::int32_t>& tokens);
 

@@ -40,6 +40,14 @@ Status check_options(const StateLayout& layout, const StateOptions& options) {
 
 bool is_table(const StateSlot& slot) { return slot.kind == SlotKind::kSlotTable; }
 
+/// What a fresh state's journal begins with.
+CheckpointList empty_checkpoint() {
+  CheckpointList list;
+  list.push_back(std::make_unique<Checkpoint>());
+  list.back()->is_empty = true;
+  return list;
+}
+
 }  // namespace
 
 // ---------------------------------------------------------------- making, forking, clearing
@@ -116,13 +124,15 @@ Result<std::unique_ptr<State>> State::fork(Queue& queue) {
 }
 
 Status State::reset(Queue& queue) {
-  is_valid_ = false;  // until everything is cleared
+  CheckpointList first = empty_checkpoint();  // nothing after this takes memory
+  is_valid_ = false;                          // until everything is cleared
   CAIRN_TRY(queue.synchronize());
   position_ = 0;
   has_sparse_prefill_ = false;
   has_last_logits_ = false;
   rewind_ = {};
-  CAIRN_TRY(start_journal(queue));  // its old checkpoints go to the pool and their rows to the tables, which clear them
+  if (journal_.is_on()) first = journal_.start(std::move(first));
+  recycle(first);  // the rows of old checkpoints go to the tables, which clear them
   pool_.clear();
   for (const std::unique_ptr<SlotTable>& table : tables_) {
     if (table) CAIRN_TRY(table->reset(queue));
@@ -275,15 +285,13 @@ Status State::put_back(Queue& queue, const Checkpoint& checkpoint) {
 /// The journal begins at the current position.
 Status State::start_journal(Queue& queue) {
   if (!journal_.is_on()) return {};
-  auto checkpoint = std::make_unique<Checkpoint>();
-  if (position_ == 0) {
-    checkpoint->is_empty = true;
-  } else {
-    CAIRN_TRY_ASSIGN(checkpoint, take_checkpoint());
-    CAIRN_TRY(capture(queue, *checkpoint));
+  CheckpointList first = empty_checkpoint();
+  if (position_ > 0) {
+    CAIRN_TRY_ASSIGN(first[0], take_checkpoint());
+    CAIRN_TRY(capture(queue, *first[0]));
   }
-  journal_.start(std::move(checkpoint), dropped_);
-  recycle(dropped_);
+  first = journal_.start(std::move(first));
+  recycle(first);
   return {};
 }
 
@@ -297,14 +305,22 @@ Status State::add_checkpoint(Queue& queue) {
   return {};
 }
 
-void State::recycle(CheckpointList& dropped) {
-  for (std::unique_ptr<Checkpoint>& checkpoint : dropped) {
-    for (std::size_t i = 0; i < checkpoint->tables.size(); ++i) {
-      if (tables_[i]) tables_[i]->recycle(checkpoint->tables[i]);
-    }
-    if (!checkpoint->is_empty) pool_.push_back(std::move(checkpoint));
-  }
+void State::recycle(CheckpointList& dropped) noexcept {
+  for (std::unique_ptr<Checkpoint>& checkpoint : dropped) recycle(std::move(checkpoint));
   dropped.clear();
+}
+
+/// To the pool, where it has room.
+void State::recycle(std::unique_ptr<Checkpoint> checkpoint) noexcept {
+  for (std::size_t i = 0; i < checkpoint->tables.size(); ++i) {
+    if (tables_[i]) tables_[i]->recycle(checkpoint->tables[i]);
+  }
+  if (checkpoint->is_empty) return;
+  try {
+    pool_.push_back(std::move(checkpoint));
+  } catch (const std::bad_alloc&) {
+    // It is given back.
+  }
 }
 
 // ---------------------------------------------------------------- logits

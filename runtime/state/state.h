@@ -71,7 +71,8 @@ class State {
   bool can_rewind(std::int64_t position) const;
   /// Puts a checkpoint at or before `position` back and tells what to read again to get there. Unchanged on failure.
   Result<Replay> rewind_to_checkpoint(Queue& queue, std::int64_t position);
-  /// After the replay. Not successful: the state is again as before the rewind, or invalid when the device cannot.
+  /// After the replay. Not successful: the state is again as before the rewind, or invalid when the device cannot. Takes
+  /// no memory.
   Status finish_rewind(Queue& queue, bool is_successful);
 
   /// Whether the logits after the last token are known.
@@ -103,7 +104,8 @@ class State {
   Status put_back(Queue& queue, const Checkpoint& checkpoint);
   Status start_journal(Queue& queue);
   Status add_checkpoint(Queue& queue);
-  void recycle(CheckpointList& dropped);
+  void recycle(CheckpointList& dropped) noexcept;
+  void recycle(std::unique_ptr<Checkpoint> checkpoint) noexcept;
   /// Trades places with a state of the same layout and options; valid afterwards.
   void swap_contents(State& other);
   Status clear_kv(Queue& queue, std::int64_t begin, std::int64_t end);
@@ -118,6 +120,7 @@ class State {
     bool has_last_logits = false;
     DeviceBuffer last_logits;
   };
+  Result<Rewind> prepare_rewind(Queue& queue, const Checkpoint& checkpoint);
 
   std::shared_ptr<const StateLayout> layout_;
   std::shared_ptr<const Device> device_;

@@ -24,27 +24,42 @@ Result<Replay> State::rewind_to_checkpoint(Queue& queue, std::int64_t position) 
   const Checkpoint* checkpoint = journal_.find(position, options_.keep_last_logits);
   Replay replay = journal_.replay_from(*checkpoint, position);
   CAIRN_TRY(queue.synchronize());
-  if (is_valid_) {
-    if (has_last_logits_) {
-      CAIRN_TRY_ASSIGN(rewind_.last_logits, make_last_logits());
-    }
-    CAIRN_TRY_ASSIGN(rewind_.before, take_checkpoint());
-    CAIRN_TRY(capture(queue, *rewind_.before));
-    if (has_last_logits_) {
-      CAIRN_TRY(queue.copy(rewind_.last_logits.data(), last_logits_.data(), last_logits_.size_bytes(), CopyKind::kDeviceToDevice));
-      rewind_.has_last_logits = true;
-    }
-  }
-  rewind_.position = position_;
-  rewind_.is_open = true;
+  CAIRN_TRY_ASSIGN(Rewind rewind, prepare_rewind(queue, *checkpoint));
+  rewind_ = std::move(rewind);  // nothing after this takes memory
   is_valid_ = false;
   if (Status status = put_back(queue, *checkpoint); !status.ok()) {
     rewind_ = {};
     return status;
   }
-  rewind_.tail = journal_.cut_at(position_);
+  journal_.cut(rewind_.tail);
   is_valid_ = true;
   return replay;
+}
+
+/// All that going back to the checkpoint and undoing it needs, and what the state is now.
+Result<State::Rewind> State::prepare_rewind(Queue& queue, const Checkpoint& checkpoint) {
+  Rewind rewind;
+  const QueueDrain drain(queue);
+  rewind.is_open = true;
+  rewind.position = position_;
+  rewind.tail = journal_.tail_after(checkpoint.position);
+  if (is_valid_) {
+    if (has_last_logits_) {
+      CAIRN_TRY_ASSIGN(rewind.last_logits, make_last_logits());
+    }
+    CAIRN_TRY_ASSIGN(rewind.before, take_checkpoint());
+    CAIRN_TRY(capture(queue, *rewind.before));
+    if (has_last_logits_) {
+      CAIRN_TRY(queue.copy(rewind.last_logits.data(), last_logits_.data(), last_logits_.size_bytes(), CopyKind::kDeviceToDevice));
+      rewind.has_last_logits = true;
+    }
+  }
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    if (!tables_[i]) continue;
+    if (!checkpoint.is_empty) CAIRN_TRY(tables_[i]->prepare_restore(queue, checkpoint.tables[i]));
+    if (rewind.before) CAIRN_TRY(tables_[i]->prepare_restore(queue, rewind.before->tables[i]));
+  }
+  return rewind;
 }
 
 Status State::finish_rewind(Queue& queue, bool is_successful) {
@@ -53,22 +68,21 @@ Status State::finish_rewind(Queue& queue, bool is_successful) {
   rewind_ = {};
   Status status;
   if (is_successful) {
-    for (auto& checkpoint : rewind.tail.checkpoints) dropped_.push_back(std::move(checkpoint));
+    recycle(rewind.tail.checkpoints);
     status = clear_kv(queue, position_, rewind.position);
   } else if (rewind.before) {
     is_valid_ = false;
-    journal_.put_back(std::move(rewind.tail), dropped_);
+    journal_.put_back(std::move(rewind.tail));
     status = put_back(queue, *rewind.before);
     if (rewind.has_last_logits) std::swap(last_logits_, rewind.last_logits);
     has_last_logits_ = rewind.has_last_logits;
     is_valid_ = status.ok();
   } else {
     invalidate();
-    journal_.put_back(std::move(rewind.tail), dropped_);
+    journal_.put_back(std::move(rewind.tail));
     position_ = rewind.position;
   }
-  if (rewind.before) dropped_.push_back(std::move(rewind.before));
-  recycle(dropped_);
+  if (rewind.before) recycle(std::move(rewind.before));
   const Status finished = queue.synchronize();
   return status.ok() ? finished : status;
 }
