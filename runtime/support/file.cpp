@@ -25,8 +25,9 @@ Status check_path(const std::string& path) {
   return {};
 }
 
-Status with_path(const std::string& path, const Status& status) {
-  const std::string shown = path.substr(0, 300);
+Status with_path(std::string_view path, const Status& status) {
+  if (status.ok()) return {};
+  const std::string shown(path.substr(0, 300));
   return status.message().starts_with(shown) ? status : status.with_context(shown);
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/support/io_hooks.h"
@@ -40,7 +41,7 @@ class File {
 Status check_path(const std::string& path);
 
 /// An error with the path in front, where its message does not begin with it already.
-Status with_path(const std::string& path, const Status& status);
+Status with_path(std::string_view path, const Status& status);
 
 /// The whole file as text. LIMIT_EXCEEDED above max_bytes.
 Result<std::string> read_text_file(const std::string& path, std::uint64_t max_bytes);
