@@ -249,10 +249,11 @@ Status Stream::run_step(Phase phase, const SparsePrefill& sparse) {
     rows += part.logits_count;
   }
   CAIRN_TRY(plan_memory(tokens, static_cast<std::int32_t>(parts_.size()), rows, phase, sparse));
+  for (DeviceBuffer* memory : {&activations_, &scratch_, &step_logits_, &logits_}) memory->zero_on_release();
   step_.phase = phase;
   step_.sparse = sparse;
-  StepGuard guard{*this};
   CAIRN_TRY(inputs_.fill(*queue_, parts_, step_));
+  StepGuard guard{*this};
   step_.start_running(queue_->handle(), activations_.data(), scratch_.data());
   CAIRN_TRY(run_network(phase, rows));
   CAIRN_TRY(finish_step(phase));

@@ -64,10 +64,10 @@ void mark(const AgentBench& bench, State& state) {
 
 }  // namespace
 
-TEST_CASE("no block given back holds what a state held: release, fork, rewind, reset, restore, refused restore") {
+TEST_CASE("no block given back holds what a state held or a stream said: release, fork, rewind, reset, restore, refused restore") {
   WatchingAllocator allocator;
   {
-    const AgentBench bench;
+    AgentBench bench;
     const std::vector<std::int32_t> tokens = random_tokens(300);
     const auto state = bench.state(with_window());
     bench.prefill(*state, std::span(tokens).first(70));
@@ -96,6 +96,8 @@ TEST_CASE("no block given back holds what a state held: release, fork, rewind, r
       if (!state->slot_table(slot)) CHECK(state->dense(slot)[0] == 0);
     }
     bench.restore(*state, snapshot);
+    const_cast<float&>(bench.stream->logits(0)[0]) = kMark;
+    bench.stream.reset();
   }
   CHECK(allocator.blocks > 20);
   CHECK(allocator.marked_blocks == 0);
