@@ -34,7 +34,7 @@ typedef struct cairn_allocator {
 
 /**
  * Replaces the allocator for objects made from now on; NULL restores the default.
- * @return CAIRN_STATUS_WRONG_STATE  while any handle is alive;
+ * @return CAIRN_STATUS_WRONG_STATE  while any handle is alive, or a call in flight uses memory of it;
  *         CAIRN_STATUS_INVALID_ARGUMENT  a function is NULL. @since 0.1
  */
 CAIRN_API cairn_status cairn_set_allocator(const cairn_allocator* allocator);

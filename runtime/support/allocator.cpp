@@ -31,8 +31,10 @@ Hooks& hooks() {
   return instance;
 }
 
-cairn_allocator current_table() {
+/// The table for `blocks` blocks more. It does not change before they are counted out again.
+cairn_allocator table_for(std::uint64_t blocks) {
   const std::lock_guard lock(hooks().mutex);
+  hooks().live_count.fetch_add(blocks);
   return hooks().table;
 }
 
@@ -43,20 +45,26 @@ Status set_allocator(const cairn_allocator* allocator) {
     return Status::invalid_argument("allocator: allocate and release must not be NULL");
   }
   const std::lock_guard lock(hooks().mutex);
+  if (const std::uint64_t live = hooks().live_count.load(); live != 0) {
+    return Status::error(CAIRN_STATUS_WRONG_STATE, "the allocator cannot change while %llu blocks of it are in use",
+                         static_cast<unsigned long long>(live));
+  }
   hooks().table = allocator ? *allocator : kDefault;
   return {};
 }
 
 void* host_allocate(std::size_t size_bytes, std::size_t alignment) {
-  const cairn_allocator table = current_table();
-  void* memory = table.allocate(table.user, size_bytes, alignment);
-  if (!memory) return nullptr;
   Hooks& h = hooks();
+  const cairn_allocator table = table_for(1);
+  void* memory = table.allocate(table.user, size_bytes, alignment);
+  if (!memory) {
+    h.live_count.fetch_sub(1);
+    return nullptr;
+  }
   const std::uint64_t live = h.live_bytes.fetch_add(size_bytes, std::memory_order_relaxed) + size_bytes;
   std::uint64_t peak = h.peak_bytes.load(std::memory_order_relaxed);
   while (live > peak && !h.peak_bytes.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
   }
-  h.live_count.fetch_add(1, std::memory_order_relaxed);
   h.total_count.fetch_add(1, std::memory_order_relaxed);
   return memory;
 }
@@ -64,9 +72,9 @@ void* host_allocate(std::size_t size_bytes, std::size_t alignment) {
 void host_release(void* memory, std::size_t size_bytes) {
   if (!memory) return;
   hooks().live_bytes.fetch_sub(size_bytes, std::memory_order_relaxed);
-  hooks().live_count.fetch_sub(1, std::memory_order_relaxed);
-  const cairn_allocator table = current_table();
+  const cairn_allocator table = table_for(0);
   table.release(table.user, memory, size_bytes);
+  hooks().live_count.fetch_sub(1);
 }
 
 AllocatorCounters allocator_counters() {

@@ -11,11 +11,12 @@
 namespace cairn {
 
 /// Replaces the table for allocations from now on; null restores the default. INVALID_ARGUMENT: a null function.
+/// WRONG_STATE: a block is alive, also one of a call in flight.
 Status set_allocator(const cairn_allocator* allocator);
 
 /// Null when there is no memory. A size of 0 gives a unique address. alignment: a power of two, at most 4,096.
 void* host_allocate(std::size_t size_bytes, std::size_t alignment);
-/// Gives memory of host_allocate() back, by the table of today: set_allocator() is only called while nothing lives.
+/// Gives memory of host_allocate() back, by the table of today: it does not change while a block is alive.
 void host_release(void* memory, std::size_t size_bytes);
 
 struct AllocatorCounters {
