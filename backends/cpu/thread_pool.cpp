@@ -80,6 +80,13 @@ int cgroup_core_count() {
   return cores;
 }
 
+std::atomic<unsigned> forks{0};  // between the first process that had a pool and this one
+
+unsigned this_process() {
+  [[maybe_unused]] static const int is_watching = pthread_atfork(nullptr, nullptr, [] { ++forks; });
+  return forks.load(std::memory_order_relaxed);
+}
+
 /// Signals are for the host's threads.
 class SignalsBlocked {
  public:
@@ -101,25 +108,30 @@ int usable_core_count() {
   return quota ? std::min(affinity, quota) : affinity;
 }
 
-ThreadPool::ThreadPool(int thread_count) {
+ThreadPool::ThreadPool(int thread_count) : process_(this_process()) {
   const int wanted = std::clamp(thread_count > 0 ? thread_count : usable_core_count(), 1, 1024);
   const SignalsBlocked blocked;
   try {
-    workers_.reserve(static_cast<std::size_t>(wanted));
-    for (int thread = 1; thread < wanted; ++thread) workers_.emplace_back([this, thread] { work(thread); });
+    workers_->reserve(static_cast<std::size_t>(wanted));
+    for (int thread = 1; thread < wanted; ++thread) workers_->emplace_back([this, thread] { work(thread); });
   } catch (const std::exception&) {
     // The threads that did start are enough; thread_count() says how many.
   }
 }
 
 ThreadPool::~ThreadPool() {
+  if (process_ != forks.load(std::memory_order_relaxed)) {
+    (void)workers_.release();  // threads that are not there can be neither joined nor forgotten
+    return;
+  }
   gate_.store(kStop);
   gate_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
+  for (std::thread& worker : *workers_) worker.join();
 }
 
 void ThreadPool::run(std::int64_t count, Call call, const void* context) {
-  if (count > 1 && !workers_.empty() && !is_owned_.exchange(true)) {
+  const bool has_workers = !workers_->empty() && process_ == forks.load(std::memory_order_relaxed);
+  if (count > 1 && has_workers && !is_owned_.exchange(true)) {
     call_ = call;
     context_ = context;
     count_ = count;

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -25,12 +26,12 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int thread_count() const { return static_cast<int>(workers_.size()) + 1; }
+  int thread_count() const { return static_cast<int>(workers_->size()) + 1; }
 
   /// Calls fn(item) or fn(item, thread) for every item in [0, count), and returns when all are done. The calling thread
-  /// takes part; thread lies in [0, thread_count()), for a piece of scratch per thread. Inside a region, or while
-  /// another thread has the workers, all items run on the calling thread (as thread 0): no waiting, no deadlock, never
-  /// more threads than callers and workers.
+  /// takes part; thread lies in [0, thread_count()), for a piece of scratch per thread. Inside a region, while another
+  /// thread has the workers, or in a forked process, which has none, all items run on the calling thread (as thread 0):
+  /// no waiting, no deadlock, never more threads than callers and workers.
   template <class F>
   void parallel_for(std::int64_t count, const F& fn) {
     static_assert(std::is_invocable_v<const F&, std::int64_t> || std::is_invocable_v<const F&, std::int64_t, int>);
@@ -73,7 +74,8 @@ class ThreadPool {
   Call call_ = nullptr;
   const void* context_ = nullptr;
   std::atomic<bool> is_owned_{false};  ///< some thread has the workers
-  std::vector<std::thread> workers_;
+  std::unique_ptr<std::vector<std::thread>> workers_ = std::make_unique<std::vector<std::thread>>();
+  const unsigned process_;  ///< where the workers are: a process that was forked since has none
 };
 
 }  // namespace cairn::cpu
