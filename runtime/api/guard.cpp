@@ -3,12 +3,31 @@
 #include <cstdio>
 #include <exception>
 
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
 namespace cairn::api {
 namespace {
 
 constexpr std::size_t kMessageBytes = 1024;
 thread_local char message_[kMessageBytes];
 thread_local int host_callback_depth_ = 0;
+thread_local DefaultFloatingPoint* computing_ = nullptr;  // the innermost; null outside of calls and inside callbacks
+
+#if defined(__SSE2__)
+FloatingPoint floating_point() { return _mm_getcsr(); }
+void set_floating_point(const FloatingPoint& settings) { _mm_setcsr(settings); }
+void set_default_floating_point() { _mm_setcsr(0x1f80); }  // all exceptions masked, to nearest, denormals as they are
+#else
+FloatingPoint floating_point() {
+  FloatingPoint settings;
+  std::fegetenv(&settings);
+  return settings;
+}
+void set_floating_point(const FloatingPoint& settings) { std::fesetenv(&settings); }
+void set_default_floating_point() { std::fesetenv(FE_DFL_ENV); }
+#endif
 
 }  // namespace
 
@@ -21,6 +40,36 @@ cairn_status set_last_error(cairn_status status, const char* message) {
     if (*c == '\n' || *c == '\r') *c = ' ';
   }
   return status;
+}
+
+DefaultFloatingPoint::DefaultFloatingPoint() : host_(floating_point()), outer_(computing_) {
+  computing_ = this;
+  set_default_floating_point();
+}
+
+DefaultFloatingPoint::~DefaultFloatingPoint() {
+  computing_ = outer_;
+  set_floating_point(host_);
+}
+
+HostFloatingPoint::HostFloatingPoint() : interrupted_(std::exchange(computing_, nullptr)) {
+  if (interrupted_) set_floating_point(interrupted_->host_);
+}
+
+HostFloatingPoint::~HostFloatingPoint() {
+  if (!interrupted_) return;
+  interrupted_->host_ = floating_point();
+  set_default_floating_point();
+  computing_ = interrupted_;
+}
+
+std::function<bool(std::uint64_t, std::uint64_t)> progress_of(cairn_progress_fn callback, void* user) {
+  if (!callback) return nullptr;
+  return [callback, user](std::uint64_t done, std::uint64_t total) {
+    restore_host_thread();
+    const HostFloatingPoint host;
+    return callback(user, done, total) == 0;
+  };
 }
 
 HostCallbackScope::HostCallbackScope() { ++host_callback_depth_; }

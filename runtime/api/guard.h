@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <new>
 #include <utility>
 
@@ -16,16 +17,46 @@
 #include "runtime/device/host_thread.h"
 #include "runtime/support/status.h"
 
-#if defined(__SSE2__)
-#include <xmmintrin.h>
-#endif
-
 namespace cairn::api {
 
 /// The thread's message: a fixed buffer, so that reporting an error never fails.
 const char* last_error_message();
 void clear_last_error();
 cairn_status set_last_error(cairn_status status, const char* message);
+
+/// How a thread computes: rounding, denormals, traps.
+#if defined(__SSE2__)
+using FloatingPoint = unsigned;
+#else
+using FloatingPoint = std::fenv_t;
+#endif
+
+/// Default rounding, denormals and no traps while it lives: bits do not depend on how the host computes, nor which thread
+/// took which piece, and a NaN in a model does not stop the host. Its own settings come back.
+class DefaultFloatingPoint {
+ public:
+  DefaultFloatingPoint();
+  ~DefaultFloatingPoint();
+  DefaultFloatingPoint(const DefaultFloatingPoint&) = delete;
+  DefaultFloatingPoint& operator=(const DefaultFloatingPoint&) = delete;
+
+ private:
+  friend class HostFloatingPoint;
+  FloatingPoint host_;
+  DefaultFloatingPoint* outer_;
+};
+
+/// The host's settings again, around each of its callbacks: what that changes is the host's and no call's.
+class HostFloatingPoint {
+ public:
+  HostFloatingPoint();
+  ~HostFloatingPoint();
+  HostFloatingPoint(const HostFloatingPoint&) = delete;
+  HostFloatingPoint& operator=(const HostFloatingPoint&) = delete;
+
+ private:
+  DefaultFloatingPoint* interrupted_;
+};
 
 /// Marks this thread as inside one of the host's log or allocator callbacks: calls are CAIRN_STATUS_WRONG_STATE.
 class HostCallbackScope {
@@ -35,30 +66,9 @@ class HostCallbackScope {
   HostCallbackScope(const HostCallbackScope&) = delete;
   HostCallbackScope& operator=(const HostCallbackScope&) = delete;
   static bool is_active();
-};
-
-/// Default rounding, denormals and no traps while it lives: bits do not depend on how the host computes, nor which thread
-/// took which piece, and a NaN in a model does not stop the host. Its own settings come back.
-class DefaultFloatingPoint {
- public:
-#if defined(__SSE2__)
-  DefaultFloatingPoint() : host_(_mm_getcsr()) { _mm_setcsr(kDefault); }
-  ~DefaultFloatingPoint() { _mm_setcsr(host_); }
 
  private:
-  static constexpr unsigned kDefault = 0x1f80;  // all exceptions masked, to nearest, denormals as they are
-  unsigned host_;
-#else
-  DefaultFloatingPoint() {
-    std::fegetenv(&host_);
-    std::fesetenv(FE_DFL_ENV);
-  }
-  ~DefaultFloatingPoint() { std::fesetenv(&host_); }
-
- private:
-  std::fenv_t host_;
-#endif
-  DefaultFloatingPoint(const DefaultFloatingPoint&) = delete;
+  HostFloatingPoint host_;
 };
 
 /// At its end the thread has the host's own device again. Inside a log or allocator callback another call of the thread
@@ -72,6 +82,9 @@ class HostDeviceScope {
   HostDeviceScope(const HostDeviceScope&) = delete;
   HostDeviceScope& operator=(const HostDeviceScope&) = delete;
 };
+
+/// The host's progress callback, with its own device and floating point; null: none.
+std::function<bool(std::uint64_t done, std::uint64_t total)> progress_of(cairn_progress_fn callback, void* user);
 
 /// The status of the exception being handled.
 cairn_status report_exception() noexcept;
@@ -104,12 +117,6 @@ void guarded_release(Body&& body) noexcept {
     std::forward<Body>(body)();
   } catch (...) {  // NOLINT: nothing to tell it to
   }
-}
-
-/// Tells the host how far the call is; false cancels. The host's own device is current meanwhile.
-inline bool report_progress(cairn_progress_fn callback, void* user, std::uint64_t done, std::uint64_t total) {
-  restore_host_thread();
-  return callback(user, done, total) == 0;
 }
 
 inline std::uint64_t handle_value(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }

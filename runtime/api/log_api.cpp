@@ -1,9 +1,11 @@
 // cairn/log.h: the host's hooks. Log and allocator callbacks run inside a HostCallbackScope, so that a Cairn call from
-// there is refused instead of deadlocking or recursing.
+// there is refused instead of deadlocking or recursing; all of them compute as the host does.
 #include "cairn/log.h"
 
+#include <cstring>
 #include <memory>
 #include <mutex>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/api/guard.h"
@@ -37,14 +39,28 @@ void forward_release(void* user, void* memory, std::size_t size_bytes) {
   hook->release(hook->user, memory, size_bytes);
 }
 
-/// Hooks are kept for good: a call in flight may still be about to use an old one.
+template <auto kFunction>
+struct ForwardIo;
+template <class Value, class... Arguments, Value (*cairn_io::*kFunction)(void*, Arguments...)>
+struct ForwardIo<kFunction> {
+  static Value call(void* user, Arguments... arguments) {
+    const auto* hook = static_cast<const cairn_io*>(user);
+    const HostFloatingPoint host;
+    return (hook->*kFunction)(hook->user, arguments...);
+  }
+};
+
+/// Each hook is kept once, and for good: a call in flight may still be about to use an old one.
 template <class T>
 T* keep(const T& hook) {
+  static_assert(std::has_unique_object_representations_v<T>);
   static std::mutex& mutex = *new std::mutex;
   static std::vector<std::unique_ptr<T>>& kept = *new std::vector<std::unique_ptr<T>>;
-  auto copy = std::make_unique<T>(hook);
   const std::lock_guard lock(mutex);
-  kept.push_back(std::move(copy));
+  for (const std::unique_ptr<T>& known : kept) {
+    if (std::memcmp(known.get(), &hook, sizeof hook) == 0) return known.get();
+  }
+  kept.push_back(std::make_unique<T>(hook));
   return kept.back().get();
 }
 
@@ -77,7 +93,19 @@ Status set_io(const cairn_io* io) {
   if (!io) return cairn::set_io(nullptr);
   cairn_io table{};
   CAIRN_TRY(read_options(io, "cairn_io", table));
-  return cairn::set_io(&table);
+  CAIRN_TRY(check_io(table));
+  const cairn_io forwarding = {sizeof(cairn_io),
+                               keep(table),
+                               ForwardIo<&cairn_io::open>::call,
+                               ForwardIo<&cairn_io::openat>::call,
+                               ForwardIo<&cairn_io::pread>::call,
+                               ForwardIo<&cairn_io::pwrite>::call,
+                               ForwardIo<&cairn_io::fsync>::call,
+                               ForwardIo<&cairn_io::close>::call,
+                               ForwardIo<&cairn_io::renameat>::call,
+                               ForwardIo<&cairn_io::unlinkat>::call,
+                               ForwardIo<&cairn_io::file_size>::call};
+  return cairn::set_io(&forwarding);
 }
 
 }  // namespace

@@ -40,11 +40,7 @@ CairnFileReadOptions file_options(const cairn_model_options& options, const cair
   read.verify_payload = options.verify == CAIRN_VERIFY_FULL;
   read.no_mmap = options.no_mmap != 0;
   read.check_finite = options.check_finite != 0;
-  if (options.progress) {
-    read.progress = [callback = options.progress, user = options.progress_user](std::uint64_t done, std::uint64_t total) {
-      return report_progress(callback, user, done, total);
-    };
-  }
+  read.progress = progress_of(options.progress, options.progress_user);
   return read;
 }
 
@@ -233,11 +229,7 @@ Status pack_folder(const char* folder, const char* path, const cairn_pack_option
   pack_options.limits = ModelLimits::from(&limits);
   pack_options.format = static_cast<WeightFormat>(options.format);
   if (options.group_size != 0) pack_options.group_size = options.group_size;
-  if (options.progress) {
-    pack_options.progress = [&options](std::uint64_t done, std::uint64_t total) {
-      return report_progress(options.progress, options.progress_user, done, total);
-    };
-  }
+  pack_options.progress = progress_of(options.progress, options.progress_user);
   return pack(folder, path, pack_options);
 }
 

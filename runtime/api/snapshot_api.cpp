@@ -16,13 +16,6 @@
 namespace cairn::api {
 namespace {
 
-ByteProgress progress_of(cairn_progress_fn callback, void* user) {
-  if (!callback) return nullptr;
-  return [callback, user](std::uint64_t done, std::uint64_t total) {
-    return report_progress(callback, user, done, total);
-  };
-}
-
 /// A save between its checks and its sink.
 struct Save {
   HeldState held;
@@ -67,6 +60,7 @@ Status save_to_callback(cairn_state* state, cairn_write_fn write, void* user, co
   FunctionSink sink([&](const void* data, std::size_t size_bytes) -> Status {
     if (size_bytes == 0) return {};
     restore_host_thread();
+    const HostFloatingPoint host;
     const int result = write(user, data, size_bytes);
     if (result == 0) return {};
     return Status::error(CAIRN_STATUS_IO, "the write callback returned %d", result);
@@ -111,8 +105,9 @@ Status restore_from_callback(cairn_state* state, cairn_read_fn read, void* user,
   CAIRN_TRY_ASSIGN(const SnapshotReadOptions options, read_restore_options(options_in));
   CAIRN_TRY_ASSIGN(const HeldState held, hold_state(state));
   const ReadFunction function = [read, user](void* to, std::size_t room) -> Result<std::size_t> {
-    std::size_t count = 0;
     restore_host_thread();
+    const HostFloatingPoint host;
+    std::size_t count = 0;
     const int result = read(user, to, room, &count);
     if (result != 0) return Status::error(CAIRN_STATUS_IO, "the read callback returned %d", result);
     if (count > room) return Status::error(CAIRN_STATUS_IO, "the read callback gave %zu bytes, asked for at most %zu", count, room);

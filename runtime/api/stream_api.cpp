@@ -95,13 +95,7 @@ Status prefill(cairn_stream* handle, const cairn_batch* batch_in) {
     states.push_back(std::move(state));
     inputs.push_back(input);
   }
-  StepProgress progress;
-  if (batch.progress) {
-    progress = [&batch](std::uint64_t done, std::uint64_t total) {
-      return report_progress(batch.progress, batch.progress_user, done, total);
-    };
-  }
-  return held.stream().prefill(inputs, sparse, progress);
+  return held.stream().prefill(inputs, sparse, progress_of(batch.progress, batch.progress_user));
 }
 
 Status decode(cairn_stream* handle, cairn_state* const* state_handles, const std::int32_t* tokens, std::int32_t count) {

@@ -72,11 +72,13 @@ Hooks& hooks() {
 
 }  // namespace
 
+Status check_io(const cairn_io& io) {
+  if (io.open && io.openat && io.pread && io.pwrite && io.fsync && io.close && io.renameat && io.unlinkat && io.file_size) return {};
+  return Status::invalid_argument("io table: every function must be set");
+}
+
 Status set_io(const cairn_io* io) {
-  if (io && (!io->open || !io->openat || !io->pread || !io->pwrite || !io->fsync || !io->close || !io->renameat ||
-             !io->unlinkat || !io->file_size)) {
-    return Status::invalid_argument("io table: every function must be set");
-  }
+  if (io) CAIRN_TRY(check_io(*io));
   const std::lock_guard lock(hooks().mutex);
   hooks().table = io ? *io : kDefault;
   return {};

@@ -8,6 +8,9 @@
 
 namespace cairn {
 
+/// INVALID_ARGUMENT: a null function.
+Status check_io(const cairn_io& io);
+
 /// Replaces the table for files opened from now on; null restores the default. INVALID_ARGUMENT: a null function.
 Status set_io(const cairn_io* io);
 

@@ -1,0 +1,156 @@
+// What a host does around its calls: it changes how it computes inside a callback, sets hooks from inside a call, forks.
+#include <doctest/doctest.h>
+
+#include <fcntl.h>
+#include <fenv.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "api_agent.h"
+
+using namespace cairn_test;
+
+namespace {
+
+std::vector<float> last_logits(cairn_state* state) {
+  size_t count = 0;
+  REQUIRE(cairn_state_get_last_logits(state, nullptr, &count) == CAIRN_STATUS_BUFFER_TOO_SMALL);
+  std::vector<float> logits(count);
+  REQUIRE_OK(cairn_state_get_last_logits(state, logits.data(), &count));
+  return logits;
+}
+
+template <class T>
+T reported(T result, int* error_number) {
+  if (result < 0) *error_number = errno;
+  return result;
+}
+
+/// The file system, but each read runs `on_read(user)` first.
+cairn_io reading_io(void (*on_read)()) {
+  static void (*before_read)() = nullptr;
+  before_read = on_read;
+  cairn_io io = {};
+  io.struct_size = sizeof io;
+  io.open = [](void*, const char* path, int flags, unsigned mode, int* e) { return reported(open(path, flags, mode), e); };
+  io.openat = [](void*, int folder, const char* name, int flags, unsigned mode, int* e) { return reported(openat(folder, name, flags, mode), e); };
+  io.pread = [](void*, int file, void* data, size_t size, int64_t offset, int* e) {
+    before_read();
+    return reported<int64_t>(pread(file, data, size, offset), e);
+  };
+  io.pwrite = [](void*, int file, const void* data, size_t size, int64_t offset, int* e) { return reported<int64_t>(pwrite(file, data, size, offset), e); };
+  io.fsync = [](void*, int file, int* e) { return reported(fsync(file), e); };
+  io.close = [](void*, int file, int* e) { return reported(close(file), e); };
+  io.renameat = [](void*, int folder, const char* from, const char* to, int* e) { return reported(renameat(folder, from, folder, to), e); };
+  io.unlinkat = [](void*, int folder, const char* name, int* e) { return reported(unlinkat(folder, name, 0), e); };
+  io.file_size = [](void*, int file, int*) -> int64_t {
+    struct stat info = {};
+    return fstat(file, &info) == 0 ? info.st_size : -1;
+  };
+  return io;
+}
+
+}  // namespace
+
+TEST_CASE("rounding that a callback sets changes no bit of the call, and is the host's afterwards") {
+  const Agent plain, odd;
+  if (!plain.has_model) return;
+  REQUIRE_OK(plain.prefill(1200));
+  const std::vector<float> expected = last_logits(plain.state);
+  std::vector<int> seen;
+
+  const cairn_status status = odd.prefill(
+      1200,
+      [](void* user, uint64_t, uint64_t) {
+        static_cast<std::vector<int>*>(user)->push_back(fegetround());
+        fesetround(FE_UPWARD);
+        return 0;
+      },
+      &seen);
+  const int rounding = fegetround();
+  fesetround(FE_TONEAREST);
+
+  CHECK(status == CAIRN_STATUS_OK);
+  CHECK(rounding == FE_UPWARD);
+  REQUIRE(seen.size() >= 2);
+  CHECK(seen[0] == FE_TONEAREST);
+  CHECK(seen[1] == FE_UPWARD);
+  CHECK(last_logits(odd.state) == expected);
+}
+
+TEST_CASE("hooks of the file system compute as the host does, and the allocator does not change under a call") {
+  const std::string path = std::string("/tmp/cairn-api-host-") + std::to_string(getpid()) + ".cairnstate";
+  {
+    const Agent agent;
+    if (!agent.has_model) return;
+    REQUIRE_OK(agent.prefill(10));
+    REQUIRE_OK(cairn_state_save(agent.state, path.c_str(), nullptr));
+  }
+  static int rounding, refused, reads;
+  rounding = refused = reads = 0;
+  const cairn_io io = reading_io([] {
+    const cairn_allocator allocator = {sizeof(cairn_allocator), nullptr,
+                                       [](void*, size_t size, size_t alignment) { return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment); },
+                                       [](void*, void*, size_t) {}};
+    ++reads;
+    rounding = fegetround();
+    refused += cairn_set_allocator(&allocator) == CAIRN_STATUS_WRONG_STATE;
+  });
+  REQUIRE_OK(cairn_set_io(&io));
+  fesetround(FE_DOWNWARD);
+  cairn_snapshot_info info = CAIRN_SNAPSHOT_INFO_INIT;
+  const cairn_status status = cairn_snapshot_inspect(path.c_str(), nullptr, &info);
+  fesetround(FE_TONEAREST);
+  REQUIRE_OK(cairn_set_io(nullptr));
+  REQUIRE_OK(cairn_set_allocator(nullptr));
+  unlink(path.c_str());
+
+  CHECK(status == CAIRN_STATUS_OK);
+  CHECK(info.position == 10);
+  CHECK(rounding == FE_DOWNWARD);
+  CHECK(reads > 2);
+  CHECK(refused > 0);
+}
+
+TEST_CASE("a forked process goes on alone with the device that it inherits, and gives it back") {
+  cairn_device_options options = CAIRN_DEVICE_OPTIONS_INIT;
+  options.backend = "cpu";
+  options.thread_count = 3;
+  cairn_device* device = nullptr;
+  Agent agent;
+  if (!agent.has_model) return;
+  REQUIRE_OK(cairn_device_open(&options, &device));
+  std::swap(device, agent.device);
+  cairn_model_release(agent.model);
+  cairn_stream_release(agent.stream);
+  cairn_state_release(agent.state);
+  REQUIRE_OK(cairn_model_load(agent.device, CAIRN_MODEL_PATH, nullptr, &agent.model));
+  REQUIRE_OK(cairn_stream_create(agent.model, nullptr, &agent.stream));
+  REQUIRE_OK(cairn_state_create(agent.model, nullptr, &agent.state));
+  cairn_device_release(device);
+  REQUIRE_OK(agent.prefill(100));
+
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    alarm(60);
+    const bool has_read = agent.prefill(200) == CAIRN_STATUS_OK;
+    cairn_state_release(agent.state);
+    cairn_stream_release(agent.stream);
+    cairn_model_release(agent.model);
+    cairn_device_release(agent.device);
+    _exit(has_read ? 0 : 1);
+  }
+  int how = -1;
+  REQUIRE(waitpid(child, &how, 0) == child);
+
+  CHECK(WIFEXITED(how));
+  CHECK(WEXITSTATUS(how) == 0);
+  CHECK(agent.prefill(200) == CAIRN_STATUS_OK);
+}
