@@ -41,7 +41,9 @@ CAIRN_API cairn_status cairn_state_fork(cairn_state* state, cairn_state** fork);
 CAIRN_API cairn_status cairn_state_reset(cairn_state* state);
 
 /**
- * Goes back to an earlier position, as if the tokens after it had never been read: bit for bit.
+ * Goes back to an earlier position, as if the tokens after it had never been read: bit for bit. Its last
+ * logits are known again where the token before can be read again: not at the oldest position, nor right after a sparse
+ * prefill. cairn_state_info.has_last_logits tells.
  *
  * @param position  In [oldest, current]; the oldest is told by cairn_state_get_info. Not inside a sparse prefill, which
  *                  selects over its whole call; its begin and its end can be reached.
