@@ -22,8 +22,9 @@ extern "C" {
  * the thing, the value and the limit.
  *
  * After a failed call a state is either UNCHANGED (arguments, formats, memory), at a CHUNK BORDER (cancelled:
- * cairn_state_info().position tells how much was read), or INVALID (CAIRN_STATUS_DEVICE or _NUMERIC while work was in
- * flight; until reset, restored or rewound every call on it returns CAIRN_STATUS_STATE_INVALID).
+ * cairn_state_info().position tells how much was read), or INVALID (CAIRN_STATUS_DEVICE while work was in flight; until
+ * reset, restored or rewound every call on it returns CAIRN_STATUS_STATE_INVALID). Numbers that are not finite while
+ * running are no failure: cairn_state_get_statistics counts them, and saving refuses them.
  *
  * Callbacks are C functions: they must not throw, nor leave by longjmp. An exception that leaves a progress, read or
  * write callback all the same is caught: the call returns CAIRN_STATUS_INTERNAL with its text, and states are as after
