@@ -13,7 +13,6 @@ namespace {
 using ll = long long;
 
 constexpr std::int64_t kChunk = 64;
-constexpr std::int64_t kMaxPosition = std::int64_t{1} << 62;
 constexpr std::int32_t kMaxLayers = static_cast<std::int32_t>(kMaxSections);  // each has a slot
 constexpr std::size_t kMaxNameBytes = 200;  // of a slot: its sections' names are longer
 constexpr std::int64_t kMaxSlots = std::int64_t{1} << 29;

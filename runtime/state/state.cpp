@@ -181,8 +181,8 @@ SdmTable State::table(std::int32_t slot) const { return tables_[static_cast<std:
 std::int32_t State::rows_per_slab(std::int32_t slot) const { return tables_[static_cast<std::size_t>(slot)]->rows_per_slab(); }
 
 Status State::reserve(Queue& queue, std::int64_t token_count) {
-  if (token_count > std::numeric_limits<std::int64_t>::max() - position_) {
-    return Status::limit_exceeded("position %lld plus %lld tokens is more than 2^63", static_cast<long long>(position_),
+  if (token_count > kMaxPosition - position_) {
+    return Status::limit_exceeded("position %lld plus %lld tokens is more than 2^62", static_cast<long long>(position_),
                                   static_cast<long long>(token_count));
   }
   if (layout_->has_full_attention() && token_count > options_.kv_capacity_tokens - position_) {

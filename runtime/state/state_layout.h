@@ -11,6 +11,9 @@
 
 namespace cairn {
 
+/// Largest position of a state: no snapshot holds a larger one, and sums of two do not overflow.
+inline constexpr std::int64_t kMaxPosition = std::int64_t{1} << 62;
+
 /// Values are written to snapshots: never renumber.
 enum class SlotKind : std::uint8_t {
   kRecurrent = 0,  ///< f32, the mechanism's S; starts as zeros

@@ -266,6 +266,22 @@ TEST_CASE("an agent of years goes on: positions pass 2^31 and 2^32") {
   }
 }
 
+TEST_CASE("a state goes no further than its snapshot can say") {
+  const AgentBench bench("reference", test::random_model({test::delta_layer(Mechanism::kGdn)}, 4));
+  const std::vector<std::int32_t> tokens = random_tokens(3);
+  const auto state = bench.state();
+  bench.prefill(*state, tokens);
+  test::ForgedSnapshot forged = test::ForgedSnapshot::of(bench.save(*state));
+  forged.contents.position = kMaxPosition - 2;
+  bench.restore(*state, forged.build());
+
+  CHECK(bench.try_prefill(*state, tokens).code() == CAIRN_STATUS_LIMIT_EXCEEDED);
+  CHECK(state->position() == kMaxPosition - 2);
+  bench.prefill(*state, std::span(tokens).first(2));
+  bench.restore(*state, bench.save(*state));
+  CHECK(state->position() == kMaxPosition);
+}
+
 TEST_CASE("limits that the caller raised hold for all of a model's life: loading, saving, restoring") {
   LayerConfig layer;
   layer.mechanism = Mechanism::kDeltaNet;
