@@ -28,13 +28,6 @@ constexpr std::time_t kStaleSeconds = 3600;  // a temporary file that old belong
 constexpr const char* kTemporaryMark = ".cairn-tmp-";
 constexpr int kMaxLinks = 40;  // as Linux follows
 
-template <class Call>
-auto retry_interrupted(Call call, int* error_number) {
-  auto result = call();
-  while (result < 0 && *error_number == EINTR) result = call();
-  return result;
-}
-
 /// 64 bits that nobody can guess; the clock where the system has no random bytes yet.
 std::uint64_t random_bits() {
   std::uint64_t bits = 0;
@@ -174,9 +167,11 @@ Status AtomicFile::State::write_at(std::uint64_t offset, const std::byte* bytes,
   std::size_t done = 0;
   while (done < size) {
     int error_number = 0;
-    const std::int64_t put = io.pwrite(io.user, file, bytes + done, size - done,
-                                       static_cast<std::int64_t>(offset + done), &error_number);
-    if (put < 0 && error_number == EINTR) continue;
+    const std::int64_t put = retry_interrupted(
+        [&] {
+          return io.pwrite(io.user, file, bytes + done, size - done, static_cast<std::int64_t>(offset + done), &error_number);
+        },
+        &error_number);
     if (put < 0) return io_error(path, "cannot be written", error_number);
     if (put == 0 || static_cast<std::uint64_t>(put) > size - done) {
       return Status::error(CAIRN_STATUS_IO, "%.300s: cannot be written: %lld of %zu bytes taken", path.c_str(),
@@ -194,9 +189,9 @@ Status AtomicFile::State::verify() const {
   for (std::uint64_t done = 0; done < size_bytes;) {
     int error_number = 0;
     const std::size_t wanted = std::min<std::uint64_t>(block.size(), size_bytes - done);
-    const std::int64_t got =
-        io.pread(io.user, file, block.data(), wanted, static_cast<std::int64_t>(done), &error_number);
-    if (got < 0 && error_number == EINTR) continue;
+    const std::int64_t got = retry_interrupted(
+        [&] { return io.pread(io.user, file, block.data(), wanted, static_cast<std::int64_t>(done), &error_number); },
+        &error_number);
     if (got < 0) return io_error(path, "cannot be read back", error_number);
     if (got == 0 || static_cast<std::uint64_t>(got) > wanted) break;
     found.update(block.data(), static_cast<std::size_t>(got));

@@ -37,11 +37,10 @@ Result<File> File::open(const std::string& path) {
   file.path_ = path;
   file.io_ = current_io();
   int error_number = 0;
-  do {
-    // O_NONBLOCK: opening a FIFO must not wait for a writer; it changes nothing for a regular file.
-    file.descriptor_ =
-        file.io_.open(file.io_.user, path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0, &error_number);
-  } while (file.descriptor_ < 0 && error_number == EINTR);
+  // O_NONBLOCK: opening a FIFO must not wait for a writer; it changes nothing for a regular file.
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  file.descriptor_ = retry_interrupted([&] { return file.io_.open(file.io_.user, path.c_str(), kFlags, 0, &error_number); },
+                                       &error_number);
   if (file.descriptor_ < 0) return io_error(path, "cannot be opened", error_number);
   const std::int64_t size = file.io_.file_size(file.io_.user, file.descriptor_, &error_number);
   if (size < 0 && error_number == EINVAL) {
@@ -79,9 +78,12 @@ Status File::read(std::uint64_t offset_bytes, void* to, std::size_t size_bytes) 
   std::size_t done = 0;
   while (done < size_bytes) {
     int error_number = 0;
-    const std::int64_t got = io_.pread(io_.user, descriptor_, bytes + done, std::min(size_bytes - done, kMaxReadBytes),
-                                       static_cast<std::int64_t>(offset_bytes + done), &error_number);
-    if (got < 0 && error_number == EINTR) continue;
+    const std::int64_t got = retry_interrupted(
+        [&] {
+          return io_.pread(io_.user, descriptor_, bytes + done, std::min(size_bytes - done, kMaxReadBytes),
+                           static_cast<std::int64_t>(offset_bytes + done), &error_number);
+        },
+        &error_number);
     if (got < 0) return io_error(path_, "cannot be read", error_number);
     if (got == 0 || static_cast<std::uint64_t>(got) > size_bytes - done) {
       return Status::error(CAIRN_STATUS_IO, "%.300s: the file ends at byte %llu; %llu were there when it was opened",
