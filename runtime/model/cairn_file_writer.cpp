@@ -204,12 +204,12 @@ Status write_cairn(const ModelDescription& d, ByteSink& sink, const CairnFileWri
   return writer.finish();
 }
 
-Status write_cairn_file(const ModelDescription& description, const std::string& path, AtomicFile::Verify verify,
-                        const CairnFileWriteOptions& options) {
+Status write_cairn_file(const ModelDescription& description, const std::string& path,
+                        const AtomicFile::CommitOptions& commit, const CairnFileWriteOptions& options) {
   CAIRN_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path));
   FileSink sink(file);
   CAIRN_TRY(write_cairn(description, sink, options));
-  return file.commit({verify});
+  return file.commit(commit);
 }
 
 }  // namespace cairn

@@ -27,8 +27,8 @@ struct CairnFileWriteOptions {
 /// Writes front to back; the fingerprint is computed anew. The description must be valid.
 Status write_cairn(const ModelDescription& description, ByteSink& sink, const CairnFileWriteOptions& options = {});
 
-/// Writes and replaces the file at `path` atomically, reading it back when asked.
-Status write_cairn_file(const ModelDescription& description, const std::string& path, AtomicFile::Verify verify,
-                        const CairnFileWriteOptions& options = {});
+/// Writes and replaces the file at `path` atomically, reading it back and checking it when asked.
+Status write_cairn_file(const ModelDescription& description, const std::string& path,
+                        const AtomicFile::CommitOptions& commit, const CairnFileWriteOptions& options = {});
 
 }  // namespace cairn

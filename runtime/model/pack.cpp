@@ -152,12 +152,12 @@ Status pack_description(const ModelDescription& description, const std::string& 
   CairnFileWriteOptions write;
   write.provider = [&converter](std::size_t index) { return converter.load(index); };
   write.progress = options.progress;
-  CAIRN_TRY(write_cairn_file(target, path, AtomicFile::Verify::kAlways, write));
-  // What a loader will say of the new file: its structure and meaning (the bytes have been compared above).
+  // What a loader will say of the new file: its structure and meaning (its bytes have been compared by then).
   CairnFileReadOptions read;
   read.limits = options.limits;
   read.verify_payload = false;
-  return read_cairn_file(path, read).status();
+  const auto check = [&read](const std::string& written) { return read_cairn_file(written, read).status(); };
+  return write_cairn_file(target, path, {AtomicFile::Verify::kAlways, check}, write);
 }
 
 Status pack(const std::string& folder, const std::string& path, const PackOptions& options) {

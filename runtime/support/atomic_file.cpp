@@ -255,7 +255,7 @@ Status AtomicFile::write(const void* data, std::size_t size_bytes) {
   return {};
 }
 
-Status AtomicFile::commit(CommitOptions options) {
+Status AtomicFile::commit(const CommitOptions& options) {
   State& s = *state_;
   if (s.end_bytes < s.size_bytes) {  // the file must reach its size, also when it ends in a hole
     const std::byte zero{0};
@@ -272,6 +272,7 @@ Status AtomicFile::commit(CommitOptions options) {
   if (s.io.close(s.io.user, descriptor, &error_number) < 0 && error_number != EINTR) {
     return io_error(s.path, "cannot be closed", error_number);
   }
+  if (options.check) CAIRN_TRY(options.check(s.path.substr(0, s.path.size() - s.name.size()) + s.temporary));
   return s.rename_into_place();
 }
 

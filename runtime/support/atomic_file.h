@@ -5,12 +5,13 @@
 //   CAIRN_TRY(file.commit({.verify = AtomicFile::Verify::kUpTo64MiB}));
 //
 // Steps: temporary file in the same directory (exclusive, no symlink, mode 0600, unpredictable name) -> write -> fsync ->
-// read back and compare, when asked -> close -> rename -> fsync of the directory. Until commit() the old file is untouched;
+// read back and compare, when asked -> close -> check, when asked -> rename -> fsync of the directory. Until commit() the old file is untouched;
 // a file that is not committed is removed on destruction. A symbolic link at `path` is followed and stays: the file that it
 // names is replaced, in that file's directory.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,6 +24,8 @@ class AtomicFile {
   enum class Verify : std::uint8_t { kUpTo64MiB = 0, kAlways = 1, kNever = 2 };
   struct CommitOptions {
     Verify verify = Verify::kUpTo64MiB;
+    /// Has the last word on the finished temporary file, at this path, before it takes the old one's place; null: none.
+    std::function<Status(const std::string& path)> check = nullptr;
   };
 
   /// Opens the directory and makes the temporary file; removes stale temporaries of earlier saves to the same path.
@@ -38,7 +41,7 @@ class AtomicFile {
 
   /// Makes the new file the file at `path`. On failure the old one is still there and the temporary one is gone;
   /// DURABILITY: the new one is in place, but syncing the directory failed. Call once.
-  Status commit(CommitOptions options);
+  Status commit(const CommitOptions& options);
 
  private:
   struct State;

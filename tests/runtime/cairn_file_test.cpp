@@ -67,7 +67,7 @@ TEST_CASE("a model file gives back the model, from memory, mapped and read") {
   const TemporaryFolder folder;
   ModelDescription model = with_texts();
   REQUIRE(compute_fingerprint(model).ok());
-  REQUIRE(write_cairn_file(model, folder / "m.cairn", AtomicFile::Verify::kAlways).ok());
+  REQUIRE(write_cairn_file(model, folder / "m.cairn", {AtomicFile::Verify::kAlways}).ok());
   const auto bytes = file_of(model);
   CHECK(file_bytes(folder / "m.cairn") == std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 
@@ -242,7 +242,7 @@ TEST_CASE("paths that hold no model are refused with the path and the reason (ca
 
 TEST_CASE("a fault in any call of loading is an error, and nothing is kept") {
   const TemporaryFolder folder;
-  REQUIRE(write_cairn_file(*every_mechanism_model(4), folder / "m.cairn", AtomicFile::Verify::kNever).ok());
+  REQUIRE(write_cairn_file(*every_mechanism_model(4), folder / "m.cairn", {AtomicFile::Verify::kNever}).ok());
   for (const bool makes_short : {false, true}) {
     for (int fail_at = 0; fail_at < 100; ++fail_at) {
       CAPTURE(fail_at);
@@ -378,6 +378,18 @@ TEST_CASE("packing that is cancelled or cannot write leaves the old file") {
     CHECK(pack_description(*model, folder / "p.cairn", options).code() == CAIRN_STATUS_CANCELLED);
     CHECK(file_bytes(folder / "p.cairn") == "old");
     CHECK(folder.entry_count() == 1);
+  }
+  for (int fail_at = 0;; ++fail_at) {
+    CAPTURE(fail_at);
+    FaultyIo io;
+    io.fail_at = fail_at;
+    const Status status = pack_description(*model, folder / "p.cairn", {});
+    if (io.failed_call.empty()) break;
+    if (status.ok() || status.code() == CAIRN_STATUS_DURABILITY) {
+      CHECK(file_bytes(folder / "p.cairn") != "old");
+      put_file(folder / "p.cairn", "old");
+    }
+    CHECK(file_bytes(folder / "p.cairn") == "old");
   }
 }
 
