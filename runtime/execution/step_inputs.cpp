@@ -47,8 +47,10 @@ Status StepInputs::allocate(const Room& room) {
   const std::size_t size_bytes = carve(room, nullptr).size_bytes;
   const std::shared_ptr<const Device>& device = plan_->device();
   CAIRN_TRY_ASSIGN(host_, device->allocate(size_bytes, MemoryKind::kPinnedHost));
+  host_.zero_on_release();  // tokens
   if (!device->backend().host_memory) {
     CAIRN_TRY_ASSIGN(device_, device->allocate(size_bytes));
+    device_.zero_on_release();
   }
   host_view_ = carve(room, host_.data());
   device_view_ = device_ ? carve(room, device_.data()) : host_view_;
