@@ -106,7 +106,7 @@ TEST_CASE("a thread has the host's own device again after every call, and while 
   };
   const int before = restored_count;
   int seen = before;
-  CHECK(api::report_progress(see_count, &seen, 1, 2));
+  CHECK(api::progress_of(see_count, &seen)(1, 2));
   CHECK(seen == before + 1);
 }
 
