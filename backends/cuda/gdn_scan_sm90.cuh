@@ -198,8 +198,8 @@ __device__ __forceinline__ void load_stage(const GdnPrefillArgs& a, const ScanPl
   load_bytes(shared_address(&shared.factors[stage]), a.work.factors + at * 2 * kChunk, sizeof(ChunkFactors), full);
 }
 
-/// Warp 8: loads every chunk once its stage is free and gdn_intra has published it. Lane 0 loads what other lanes have seen
-/// published: it is the vote that orders them (a __syncwarp after it: 2.7 % slower).
+/// Warp 8: loads every chunk once its stage is free and gdn_intra has published it. Lane 0 loads what other lanes have
+/// seen published: it is the vote that orders them (a __syncwarp after it: 2.7 % slower).
 __device__ __forceinline__ void load_all_stages(const GdnPrefillArgs& a, const ScanPlace& place, ScanShared& shared,
                                                 int lane) {
   int stage = 0, parity = 1, published = place.begin;  // the first round of a stage waits for nothing
