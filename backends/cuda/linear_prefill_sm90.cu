@@ -62,17 +62,8 @@ void run_linear_prefill(const Launcher& launcher, const LinearArgs& args, const 
   const LinearWeight& weight = *args.weight;
   if (args.token_count == 0 || weight.out_dim == 0) return;
   LinearPrefillArgs a = {};
-  a.call = {nullptr,
-            nullptr,
-            weight.bias,
-            args.out.data,
-            args.in.stride,
-            args.out.stride,
-            args.token_count,
-            weight.out_dim,
-            weight.in_dim,
-            args.accumulate,
-            args.out_dtype == DType::kF32};
+  a.call = kernel_args_of(args);
+  a.call.x = a.call.weight = nullptr;  // they come by tensor maps, the weight as bf16
   a.row_scales = row_scales;
   a.stores_eights = args.out_dtype == DType::kBF16 && weight.out_dim % 8 == 0 && is_in_eights(args.out);
   using Launch = void (*)(const Launcher&, LinearPrefillArgs, const ConstRows&, const std::uint16_t*);

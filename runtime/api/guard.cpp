@@ -66,8 +66,7 @@ HostFloatingPoint::~HostFloatingPoint() {
 std::function<bool(std::uint64_t, std::uint64_t)> progress_of(cairn_progress_fn callback, void* user) {
   if (!callback) return nullptr;
   return [callback, user](std::uint64_t done, std::uint64_t total) {
-    restore_host_thread();
-    const HostFloatingPoint host;
+    const HostTurn turn;
     return callback(user, done, total) == 0;
   };
 }

@@ -83,7 +83,16 @@ class HostDeviceScope {
   HostDeviceScope& operator=(const HostDeviceScope&) = delete;
 };
 
-/// The host's progress callback, with its own device and floating point; null: none.
+/// Around a progress, read or write callback: the host's own device and floating point.
+class HostTurn {
+ public:
+  HostTurn() { restore_host_thread(); }
+
+ private:
+  HostFloatingPoint floating_point_;
+};
+
+/// The host's progress callback, in its turn; null: none.
 std::function<bool(std::uint64_t done, std::uint64_t total)> progress_of(cairn_progress_fn callback, void* user);
 
 /// The status of the exception being handled.

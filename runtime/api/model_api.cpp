@@ -189,7 +189,7 @@ void fill_mixer(const LayerConfig& layer, cairn_layer_info& info) {
 std::uint64_t fresh_slot_bytes(const StateLayout& layout, std::size_t slot) {
   const StateSlot& entry = layout.slots()[slot];
   if (entry.kind != SlotKind::kSlotTable) return layout.slot_bytes(static_cast<std::int32_t>(slot), kDefaultKvCapacity);
-  return static_cast<std::uint64_t>(entry.shape[0] * entry.shape[1]) * sizeof(std::int32_t);
+  return SlotTable::geometry(entry).index_bytes();
 }
 
 Status fill_layer_info(const ModelObject& object, std::int32_t index, cairn_layer_info& info) {

@@ -59,8 +59,7 @@ Status save_to_callback(cairn_state* state, cairn_write_fn write, void* user, co
   CAIRN_TRY_ASSIGN(Save save, prepare_save(state, options));
   FunctionSink sink([&](const void* data, std::size_t size_bytes) -> Status {
     if (size_bytes == 0) return {};
-    restore_host_thread();
-    const HostFloatingPoint host;
+    const HostTurn turn;
     const int result = write(user, data, size_bytes);
     if (result == 0) return {};
     return Status::error(CAIRN_STATUS_IO, "the write callback returned %d", result);
@@ -105,8 +104,7 @@ Status restore_from_callback(cairn_state* state, cairn_read_fn read, void* user,
   CAIRN_TRY_ASSIGN(const SnapshotReadOptions options, read_restore_options(options_in));
   CAIRN_TRY_ASSIGN(const HeldState held, hold_state(state));
   const ReadFunction function = [read, user](void* to, std::size_t room) -> Result<std::size_t> {
-    restore_host_thread();
-    const HostFloatingPoint host;
+    const HostTurn turn;
     std::size_t count = 0;
     const int result = read(user, to, room, &count);
     if (result != 0) return Status::error(CAIRN_STATUS_IO, "the read callback returned %d", result);

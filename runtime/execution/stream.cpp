@@ -113,12 +113,13 @@ Status Stream::plan_memory(std::int32_t tokens, std::int32_t sequences, std::int
   return {};
 }
 
-/// At least this much. The old memory goes first: nothing counts as planned until the new is there.
+/// At least this much, wiped on release. The old memory goes first: nothing counts as planned until the new is there.
 Status Stream::grow(DeviceBuffer& buffer, std::size_t size_bytes) {
   if (size_bytes <= buffer.size_bytes()) return {};
   planned_ = {};
   buffer = {};
   CAIRN_TRY_ASSIGN(buffer, plan_->device()->allocate(size_bytes));
+  buffer.zero_on_release();
   return {};
 }
 
@@ -128,6 +129,7 @@ Status Stream::reserve_logits(std::int64_t rows) {
   if (size_bytes > logits_.size_bytes()) {
     logits_ = {};
     CAIRN_TRY_ASSIGN(logits_, plan_->device()->allocate(size_bytes, MemoryKind::kPinnedHost));
+    logits_.zero_on_release();
   }
   return {};
 }
@@ -249,7 +251,6 @@ Status Stream::run_step(Phase phase, const SparsePrefill& sparse) {
     rows += part.logits_count;
   }
   CAIRN_TRY(plan_memory(tokens, static_cast<std::int32_t>(parts_.size()), rows, phase, sparse));
-  for (DeviceBuffer* memory : {&activations_, &scratch_, &step_logits_, &logits_}) memory->zero_on_release();
   step_.phase = phase;
   step_.sparse = sparse;
   CAIRN_TRY(inputs_.fill(*queue_, parts_, step_));

@@ -81,6 +81,12 @@ std::uint64_t SlotTable::array_bytes() const {
   return index_.size_bytes() + control_.size_bytes() + slab_pointers_.size_bytes();
 }
 
+std::uint64_t SlotTable::bytes_beyond_slots() const {
+  const auto held = static_cast<std::int64_t>(slabs_.size() + spare_.size());
+  const std::int64_t beyond = std::max<std::int64_t>(0, held - slabs_for(geometry_.slot_count));
+  return static_cast<std::uint64_t>(beyond) * geometry_.slab_bytes();
+}
+
 // ---------------------------------------------------------------- what the device sees
 
 /// Exact from here until the next operator runs.

@@ -86,6 +86,8 @@ class SlotTable {
 
   /// Memory of the index and the other arrays that this table alone holds.
   std::uint64_t array_bytes() const;
+  /// Slabs, in use or spare, beyond a row for every slot: checkpoints and forks make a table hold more.
+  std::uint64_t bytes_beyond_slots() const;
   /// Slabs in use, and those kept for reuse.
   const SlabList& slabs() const { return slabs_; }
   const SlabList& spare_slabs() const { return spare_; }

@@ -340,21 +340,9 @@ Status State::read_last_logits(Queue& queue, float* logits) const {
 
 // ---------------------------------------------------------------- accounting
 
-/// Bytes of slabs that the tables hold beyond a row for every slot: checkpoints make them hold more.
-std::uint64_t State::rows_beyond_tables() const {
-  std::uint64_t bytes = 0;
-  for (const std::unique_ptr<SlotTable>& table : tables_) {
-    if (!table) continue;
-    const SlotTable::Geometry& geometry = table->geometry();
-    const auto slots = static_cast<std::uint64_t>(geometry.slot_count), rows = static_cast<std::uint64_t>(geometry.rows_per_slab);
-    const std::uint64_t whole = (slots + rows - 1) / rows, held = table->slabs().size() + table->spare_slabs().size();
-    bytes += held > whole ? (held - whole) * geometry.slab_bytes() : 0;
-  }
-  return bytes;
-}
-
 StateMemory State::memory() const {
   StateMemory memory;
+  std::uint64_t in_tables = 0;  // held for rewinding, but in slabs that the tables reach as well
   std::unordered_map<const Slab*, std::pair<long, std::uint64_t>> references;  // ours, and the slab's size
   std::unordered_map<const Slab*, long> owners;
   std::unordered_set<const Slab*> current;
@@ -370,6 +358,7 @@ StateMemory State::memory() const {
   for (const std::unique_ptr<SlotTable>& table : tables_) {
     if (!table) continue;
     memory.held += table->array_bytes();
+    if (journal_.is_on()) in_tables += table->bytes_beyond_slots();
     count(table->slabs());
     count(table->spare_slabs());
     for (const SlabList* list : {&table->slabs(), &table->spare_slabs()}) {
@@ -392,7 +381,7 @@ StateMemory State::memory() const {
     if (owners[slab] > entry.first) memory.shared += entry.second;
   }
   memory.held += memory.rewind;
-  if (journal_.is_on()) memory.rewind += rows_beyond_tables();
+  memory.rewind += in_tables;
   return memory;
 }
 

@@ -109,7 +109,6 @@ class State {
   /// Trades places with a state of the same layout and options; valid afterwards.
   void swap_contents(State& other);
   Status clear_kv(Queue& queue, std::int64_t begin, std::int64_t end);
-  std::uint64_t rows_beyond_tables() const;
 
   /// A rewind between its two halves.
   struct Rewind {
