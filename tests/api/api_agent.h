@@ -57,6 +57,12 @@ struct Agent {
   }
 };
 
+inline int64_t position_of(cairn_state* state) {
+  cairn_state_info info = CAIRN_STATE_INFO_INIT;
+  REQUIRE_OK(cairn_state_get_info(state, &info));
+  return info.position;
+}
+
 inline std::vector<char> save(cairn_state* state) {
   size_t size = 0;
   REQUIRE(cairn_state_save_to_memory(state, nullptr, &size, nullptr) == CAIRN_STATUS_BUFFER_TOO_SMALL);

@@ -1,4 +1,5 @@
-// What a host does around its calls: it changes how it computes inside a callback, sets hooks from inside a call, forks.
+// What a host does around its calls: it changes how it computes inside a callback, sets hooks from inside a call,
+// throws, is refused, forks.
 #include <doctest/doctest.h>
 
 #include <fcntl.h>
@@ -9,6 +10,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -153,4 +155,29 @@ TEST_CASE("a forked process goes on alone with the device that it inherits, and 
   CHECK(WIFEXITED(how));
   CHECK(WEXITSTATUS(how) == 0);
   CHECK(agent.prefill(200) == CAIRN_STATUS_OK);
+}
+
+TEST_CASE("after a success the message is empty, whatever a callback was refused meanwhile") {
+  Agent agent;
+  if (!agent.has_model) return;
+  const cairn_progress_fn progress = [](void*, uint64_t, uint64_t) {
+    CHECK(cairn_state_reset(nullptr) == CAIRN_STATUS_INVALID_HANDLE);
+    return 0;
+  };
+
+  CHECK(agent.prefill(70, progress) == CAIRN_STATUS_OK);
+
+  CHECK(std::string(cairn_last_error_message()).empty());
+}
+
+TEST_CASE("an exception that leaves a progress callback is an error, and the state stands at a chunk border") {
+  Agent agent;
+  if (!agent.has_model) return;
+
+  CHECK(agent.prefill(70, [](void*, uint64_t, uint64_t) -> int { throw std::runtime_error("from the host"); }) ==
+        CAIRN_STATUS_INTERNAL);
+
+  CHECK(std::string(cairn_last_error_message()) == "from the host");
+  CHECK(position_of(agent.state) == 70);
+  CHECK(agent.prefill(3) == CAIRN_STATUS_OK);
 }

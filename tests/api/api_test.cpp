@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,16 +13,6 @@
 #include "api_agent.h"
 
 using namespace cairn_test;
-
-namespace {
-
-int64_t position_of(cairn_state* state) {
-  cairn_state_info info = CAIRN_STATE_INFO_INIT;
-  REQUIRE_OK(cairn_state_get_info(state, &info));
-  return info.position;
-}
-
-}  // namespace
 
 TEST_CASE("handles are given back in any order, and children keep what they need") {
   Agent agent;
@@ -90,31 +79,6 @@ TEST_CASE("a progress callback that uses the same state or stream finds them bus
   CHECK(cairn_state_restore_from_memory(agent.state, bytes.data(), size, &restore) == CAIRN_STATUS_OK);
   CHECK(seen.same_state == CAIRN_STATUS_BUSY);
   cairn_state_release(other);
-}
-
-TEST_CASE("after a success the message is empty, whatever a callback was refused meanwhile") {
-  Agent agent;
-  if (!agent.has_model) return;
-  const cairn_progress_fn progress = [](void*, uint64_t, uint64_t) {
-    CHECK(cairn_state_reset(nullptr) == CAIRN_STATUS_INVALID_HANDLE);
-    return 0;
-  };
-
-  CHECK(agent.prefill(70, progress) == CAIRN_STATUS_OK);
-
-  CHECK(std::string(cairn_last_error_message()).empty());
-}
-
-TEST_CASE("an exception that leaves a progress callback is an error, and the state stands at a chunk border") {
-  Agent agent;
-  if (!agent.has_model) return;
-
-  CHECK(agent.prefill(70, [](void*, uint64_t, uint64_t) -> int { throw std::runtime_error("from the host"); }) ==
-        CAIRN_STATUS_INTERNAL);
-
-  CHECK(std::string(cairn_last_error_message()) == "from the host");
-  CHECK(position_of(agent.state) == 70);
-  CHECK(agent.prefill(3) == CAIRN_STATUS_OK);
 }
 
 TEST_CASE("a state released by another thread while it reads is finished with first") {
