@@ -1,5 +1,7 @@
 #include "runtime/api/guard.h"
 
+#include <pthread.h>
+
 #include <cstdio>
 #include <exception>
 
@@ -13,6 +15,8 @@ namespace {
 constexpr std::size_t kMessageBytes = 1024;
 thread_local char message_[kMessageBytes];
 thread_local int host_callback_depth_ = 0;
+std::atomic<std::uint64_t> calls_in_flight_{0};
+std::atomic<bool> is_in_forked_process_{false};
 thread_local DefaultFloatingPoint* computing_ = nullptr;  // the innermost; null outside of calls and inside callbacks
 
 #if defined(__SSE2__)
@@ -28,6 +32,12 @@ FloatingPoint floating_point() {
 void set_floating_point(const FloatingPoint& settings) { std::fesetenv(&settings); }
 void set_default_floating_point() { std::fesetenv(FE_DFL_ENV); }
 #endif
+
+/// In a process that was just forked, on its only thread.
+void note_fork() {
+  if (calls_in_flight_.load() != 0 || HandleTable::instance().live_count() != 0) is_in_forked_process_.store(true);
+}
+[[maybe_unused]] const int is_watching_ = pthread_atfork(nullptr, nullptr, note_fork);
 
 }  // namespace
 
@@ -70,6 +80,10 @@ std::function<bool(std::uint64_t, std::uint64_t)> progress_of(cairn_progress_fn 
     return callback(user, done, total) == 0;
   };
 }
+
+CallScope::CallScope() noexcept { ++calls_in_flight_; }
+CallScope::~CallScope() { --calls_in_flight_; }
+bool CallScope::is_in_forked_process() noexcept { return is_in_forked_process_.load(std::memory_order_relaxed); }
 
 HostCallbackScope::HostCallbackScope() { ++host_callback_depth_; }
 HostCallbackScope::~HostCallbackScope() { --host_callback_depth_; }

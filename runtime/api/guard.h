@@ -1,6 +1,6 @@
 // The one door of the C API: every function body runs inside guarded(), which clears and sets the thread's message,
 // catches everything, gives the thread back what it was left with, and refuses calls from inside a log or allocator
-// callback.
+// callback and in a process that was forked while the library was in use.
 #pragma once
 
 #include <atomic>
@@ -83,6 +83,18 @@ class HostDeviceScope {
   HostDeviceScope& operator=(const HostDeviceScope&) = delete;
 };
 
+/// A call of this process, counted, so that a fork in its midst is known.
+class CallScope {
+ public:
+  CallScope() noexcept;
+  ~CallScope();
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+  /// Whether this process was forked while a handle lived or a call ran: threads, device contexts and holders of locks
+  /// are its parent's, so that no call may go further.
+  static bool is_in_forked_process() noexcept;
+};
+
 /// Around a progress, read or write callback: the host's own device and floating point.
 class HostTurn {
  public:
@@ -105,6 +117,12 @@ cairn_status guarded(Body&& body) noexcept {
   if (HostCallbackScope::is_active()) {
     return set_last_error(CAIRN_STATUS_WRONG_STATE, "called from inside a log or allocator callback of this thread");
   }
+  const CallScope call;
+  if (CallScope::is_in_forked_process()) {
+    return set_last_error(CAIRN_STATUS_WRONG_STATE,
+                          "this process was forked from one that was using the library: start it with exec, or fork "
+                          "before the first handle is made");
+  }
   const DefaultFloatingPoint computing;
   const HostDeviceScope device;
   try {
@@ -121,6 +139,8 @@ cairn_status guarded(Body&& body) noexcept {
 /// As guarded(), for functions that return nothing; they leave the thread's message alone.
 template <class Body>
 void guarded_release(Body&& body) noexcept {
+  const CallScope call;
+  if (CallScope::is_in_forked_process()) return;
   const HostDeviceScope device;
   try {
     std::forward<Body>(body)();

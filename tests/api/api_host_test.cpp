@@ -8,10 +8,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "api_agent.h"
@@ -56,6 +58,29 @@ cairn_io reading_io(void (*on_read)()) {
     return fstat(file, &info) == 0 ? info.st_size : -1;
   };
   return io;
+}
+
+/// -1: it did not end by itself.
+int exit_status_of(pid_t child) {
+  int how = -1;
+  REQUIRE(waitpid(child, &how, 0) == child);
+  return WIFEXITED(how) ? WEXITSTATUS(how) : -1;
+}
+
+/// 0: body() was true in a forked process.
+template <class Body>
+int result_of_child(const Body& body) {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    alarm(60);
+    try {
+      _exit(body() ? 0 : 1);
+    } catch (...) {  // a REQUIRE
+      _exit(2);
+    }
+  }
+  return exit_status_of(child);
 }
 
 }  // namespace
@@ -120,41 +145,88 @@ TEST_CASE("hooks of the file system compute as the host does, and the allocator 
   CHECK(refused > 0);
 }
 
-TEST_CASE("a forked process goes on alone with the device that it inherits, and gives it back") {
+TEST_CASE("in a process forked while the library is in use every call is refused and nothing waits") {
+  const Agent agent;
+  if (!agent.has_model) return;
   cairn_device_options options = CAIRN_DEVICE_OPTIONS_INIT;
   options.backend = "cpu";
   options.thread_count = 3;
   cairn_device* device = nullptr;
-  Agent agent;
-  if (!agent.has_model) return;
   REQUIRE_OK(cairn_device_open(&options, &device));
-  std::swap(device, agent.device);
-  cairn_model_release(agent.model);
-  cairn_stream_release(agent.stream);
-  cairn_state_release(agent.state);
-  REQUIRE_OK(cairn_model_load(agent.device, CAIRN_MODEL_PATH, nullptr, &agent.model));
-  REQUIRE_OK(cairn_stream_create(agent.model, nullptr, &agent.stream));
-  REQUIRE_OK(cairn_state_create(agent.model, nullptr, &agent.state));
-  cairn_device_release(device);
   REQUIRE_OK(agent.prefill(100));
+  std::atomic<bool> is_done{false};
+  std::thread busy([&] {  // takes every lock again and again
+    while (!is_done) {
+      cairn_state* state = nullptr;
+      cairn_device* other = nullptr;
+      if (cairn_state_create(agent.model, nullptr, &state) == CAIRN_STATUS_OK) cairn_state_release(state);
+      if (cairn_device_open(&options, &other) == CAIRN_STATUS_OK) cairn_device_release(other);
+    }
+  });
 
-  const pid_t child = fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
-    alarm(60);
-    const bool has_read = agent.prefill(200) == CAIRN_STATUS_OK;
-    cairn_state_release(agent.state);
-    cairn_stream_release(agent.stream);
-    cairn_model_release(agent.model);
-    cairn_device_release(agent.device);
-    _exit(has_read ? 0 : 1);
+  std::vector<int> results;
+  for (int i = 0; i < 20; ++i) {
+    results.push_back(result_of_child([&] {
+      cairn_state_info info = CAIRN_STATE_INFO_INIT;
+      cairn_device* mine = nullptr;
+      int32_t count = 0;
+      const bool are_refused = agent.prefill(200) == CAIRN_STATUS_WRONG_STATE &&
+                               cairn_state_reset(agent.state) == CAIRN_STATUS_WRONG_STATE &&
+                               cairn_state_get_info(agent.state, &info) == CAIRN_STATUS_WRONG_STATE &&
+                               cairn_device_open(&options, &mine) == CAIRN_STATUS_WRONG_STATE &&
+                               cairn_backend_count(&count) == CAIRN_STATUS_WRONG_STATE;
+      const bool says_why = std::string(cairn_last_error_message()).find("forked") != std::string::npos;
+      cairn_state_release(agent.state);
+      cairn_stream_release(agent.stream);
+      cairn_model_release(agent.model);
+      cairn_device_release(device);
+      return are_refused && !mine && says_why;
+    }));
   }
-  int how = -1;
-  REQUIRE(waitpid(child, &how, 0) == child);
+  is_done = true;
+  busy.join();
 
-  CHECK(WIFEXITED(how));
-  CHECK(WEXITSTATUS(how) == 0);
+  CHECK(results == std::vector<int>(20, 0));
   CHECK(agent.prefill(200) == CAIRN_STATUS_OK);
+  CHECK(position_of(agent.state) == 300);
+  cairn_device_release(device);
+}
+
+TEST_CASE("a process forked before the first handle is made, or after the last is gone, uses the library as any other") {
+  {
+    const Agent agent;
+    if (!agent.has_model) return;
+    REQUIRE_OK(agent.prefill(10));
+  }
+
+  const int result = result_of_child([] {
+    const Agent agent;
+    return agent.prefill(10) == CAIRN_STATUS_OK;
+  });
+
+  CHECK(result == 0);
+}
+
+TEST_CASE("a process forked in a callback ends the call that it inherits, and may make no other") {
+  static pid_t child;
+  static cairn_status seen;
+  child = -1, seen = CAIRN_STATUS_OK;
+  const Agent agent;
+  if (!agent.has_model) return;
+
+  const cairn_status status = agent.prefill(1200, [](void* state, uint64_t, uint64_t) {
+    if (child < 0) child = fork();
+    if (child == 0) {
+      alarm(60);
+      seen = cairn_state_reset(static_cast<cairn_state*>(state));
+    }
+    return 0;
+  }, agent.state);
+  if (child == 0) _exit(status == CAIRN_STATUS_OK && seen == CAIRN_STATUS_WRONG_STATE ? 0 : 1);
+
+  REQUIRE(child > 0);
+  CHECK(status == CAIRN_STATUS_OK);
+  CHECK(exit_status_of(child) == 0);
 }
 
 TEST_CASE("after a success the message is empty, whatever a callback was refused meanwhile") {
