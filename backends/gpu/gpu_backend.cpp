@@ -40,14 +40,22 @@ void restore_thread() {
   has_selected = false;
 }
 
-/// No driver and no device are not failures: there are 0 devices.
-std::int32_t device_count(BackendError*) {
+/// -1 without a driver, or with one that is too old: the vendor's words tell which.
+std::int32_t device_count(BackendError* error) {
   int count = 0;
-  return take_failure(count_devices(&count)) ? 0 : count;
+  const Error code = count_devices(&count);
+  if (!take_failure(code)) return count;
+  backend_failure(error, CAIRN_STATUS_NOT_FOUND, "no device was found: %s", error_text(code));
+  return -1;
 }
 
 BackendDevice* open_device(const DeviceOptions& options, BackendError* error) {
-  const std::int32_t count = device_count(error);
+  BackendError reason;
+  const std::int32_t count = device_count(&reason);
+  if (count < 0) {
+    backend_failure(error, CAIRN_STATUS_NOT_FOUND, "%s: device %d does not exist: %s", kFamily, options.index, reason.text);
+    return nullptr;
+  }
   if (options.index < 0 || options.index >= count) {
     backend_failure(error, CAIRN_STATUS_NOT_FOUND, "%s: device %d does not exist (devices: %d)", kFamily, options.index,
                     count);

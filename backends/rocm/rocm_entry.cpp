@@ -17,14 +17,12 @@ const Backend& shared_backend() {
   return backend;
 }
 
-/// Devices that the runtime sees, or -1 and its word.
+/// As the shared backend counts, with a hint.
 std::int32_t count_visible(BackendError* error) {
-  int count = 0;
-  const hipError_t code = hipGetDeviceCount(&count);
-  if (!take_failure(code)) return count;
-  backend_failure(error, CAIRN_STATUS_NOT_FOUND, "no device was found: %s (is /dev/kfd there and readable?)",
-                  hipGetErrorString(code));
-  return -1;
+  BackendError reason;
+  const std::int32_t count = shared_backend().device_count(&reason);
+  if (count < 0) backend_failure(error, CAIRN_STATUS_NOT_FOUND, "%s (is /dev/kfd there and readable?)", reason.text);
+  return count;
 }
 
 /// False, with the reason, for a device that this build has no code for.

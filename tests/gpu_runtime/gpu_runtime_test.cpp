@@ -218,4 +218,18 @@ TEST_CASE("a device that is too old is refused, and not counted when there is no
   CHECK(backend.device_count(&error) == 0);
 }
 
+TEST_CASE("a driver that is missing or too old is told in the vendor's words") {
+  fake_runtime = {};
+  fake_runtime.failing = {"cudaGetDeviceCount"};
+  const Backend& backend = *cairn_backend_entry(nullptr)->backends[0];
+  BackendError counting, opening;
+
+  CHECK(backend.device_count(&counting) == -1);
+  CHECK(backend.open_device({}, &opening) == nullptr);
+
+  CHECK(std::string(counting.text) == "no device was found: a failure");
+  CHECK(opening.status == CAIRN_STATUS_NOT_FOUND);
+  CHECK(std::string(opening.text).find("device 0 does not exist: no device was found: a failure") != std::string::npos);
+}
+
 }  // namespace cairn::gpu
