@@ -136,9 +136,7 @@ Status ContainerWriter::write(const void* data, std::uint64_t size_bytes) {
       checksums_.push_back(block_.value());
       block_.reset();
     }
-    if (progress_ && !progress_(written_bytes_, total_bytes_)) {
-      return Status::error(CAIRN_STATUS_CANCELLED, "writing a %s was cancelled", container_kind_name(plan_.kind()));
-    }
+    CAIRN_TRY(tell_progress());
     bytes += piece;
     size_bytes -= piece;
   }
@@ -170,7 +168,12 @@ Status ContainerWriter::finish() {
                          static_cast<unsigned long long>(written_bytes_),
                          static_cast<unsigned long long>(total_bytes_));
   }
-  return {};
+  return tell_progress();
+}
+
+Status ContainerWriter::tell_progress() const {
+  if (!progress_ || progress_(written_bytes_, total_bytes_)) return {};
+  return Status::error(CAIRN_STATUS_CANCELLED, "writing a %s was cancelled", container_kind_name(plan_.kind()));
 }
 
 }  // namespace cairn

@@ -63,6 +63,7 @@ class ContainerWriter {
 
  private:
   Status emit(const void* data, std::uint64_t size_bytes);
+  Status tell_progress() const;  ///< CANCELLED: it said so
   Status pad_to_alignment();
   Status close_empty_sections();
 

@@ -84,6 +84,34 @@ struct EndlessPipe {
 
 }  // namespace
 
+TEST_CASE("progress of saving and of restoring ends with all bytes done") {
+  struct Seen {
+    uint64_t done = 0, total = 0;
+  };
+  const cairn_progress_fn progress = [](void* user, uint64_t done, uint64_t total) {
+    *static_cast<Seen*>(user) = {done, total};
+    return 0;
+  };
+  const Agent agent;
+  if (!agent.has_model) return;
+  REQUIRE_OK(agent.prefill(100));
+  Seen saving, restoring;
+  std::vector<char> bytes = save(agent.state);
+  size_t size = bytes.size();
+  cairn_snapshot_options options = CAIRN_SNAPSHOT_OPTIONS_INIT;
+  options.progress = progress, options.progress_user = &saving;
+  cairn_restore_options restore = CAIRN_RESTORE_OPTIONS_INIT;
+  restore.progress = progress, restore.progress_user = &restoring;
+
+  REQUIRE_OK(cairn_state_save_to_memory(agent.state, bytes.data(), &size, &options));
+  REQUIRE_OK(cairn_state_restore_from_memory(agent.state, bytes.data(), size, &restore));
+
+  CHECK(saving.done == size);
+  CHECK(saving.total == size);
+  CHECK(restoring.done == restoring.total);
+  CHECK(restoring.total > 0);
+}
+
 TEST_CASE("a callback that never ends is read no further than the snapshot that it began, and the state stays") {
   Agent agent;
   if (!agent.has_model) return;
