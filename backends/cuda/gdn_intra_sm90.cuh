@@ -7,16 +7,15 @@
 //   Traffic   per token: k 4 KB of 16 heads, T' 2.5 KB of 32 value heads; with scores q and A' as well
 //   Numerics  KK^T, QK^T bf16 x bf16 -> f32 (exact products); the inverse as in gdn_inverse; T', A' rounded to bf16.
 //             Exponents are differences before 2^x; masks are selections; nothing above the diagonal of M is read
-//   Measured  (H200, 65,536 tokens, in turns) without scores 123 us, predicted 140; loads and stores alone take 123 of
-//             them (3.8 TB/s), the rest alone (the same 2,048 tokens again and again) 121. With scores 240, the form
-//             before 291. The rest is bound by the 128 bytes a cycle of shared memory, to 93 % by count: loading the
-//             gates' sectors once saved 12 us of it. Beside the scan of 32,768 tokens 2 warpgroups: 560 us together,
-//             3: 575, 4: 590; 1: 538, and 4,096 tokens 82.4 where 2 take 84.7
-//             With one part left out the rest takes, of 122: the gates 97, the lower left quarters 106, the joins
-//             before them 111, T' to its tile and out 111, loads of gates 114, of keys 115, substitution 116,
-//             factors 119, products 120
+//   Measured  (H200, 65,536 tokens, in turns) without scores alone, the chip cool, 118 us: loads and stores by
+//             themselves, 3.8 TB/s. Within a batch, the chip warm at 1.4 GHz, the way to shared memory bound it. The
+//             inverse in f16 has half of that traffic: predicted 125 us for 150; measured together with gdn_heads, 8 x
+//             8,192 tokens, 638 to 665 us for 668 to 677, on another machine 693 to 695 for 711. With scores 240, the
+//             form before 291
+//             Beside the scan of 32,768 tokens 2 warpgroups: 560 us together, 3: 575, 4: 590; 1: 538, and 4,096 tokens
+//             82.4 where 2 take 84.7
 //             M without gates where gamma >= -96: 150 where the form before takes 163 (chip warm)
-//   Tried     5 warpgroups: 128 where 4 take 126. Gates of rows 48 to 63 partly on warps 0 and 1, since K K^T is
+//   Tried     5 warpgroups: 128 where 4 take 118. Gates of rows 48 to 63 partly on warps 0 and 1, since K K^T is
 //             symmetric, bits and all: 124.1 beside 123.4; with tiles of their own for T', a barrier less: 126.0. K K^T
 //             below the diagonal stored once for both heads, its factors on C and the sums, all left operands by
 //             ldmatrix, even work for all warps: 680 instructions of a warp an item in place of 1,050, and 147 us where
@@ -46,9 +45,7 @@ struct IntraSlab {
   /// Of two turns, so that warps need not wait for each other between them.
   float g[2][2][kChunk], h[2][2][kChunk], beta[2][2][kChunk], weights[2][2][kChunk];
 };
-static_assert(sizeof(IntraSlab) % 1024 == 0 && sizeof(LowerMatrix) % 1024 == 0 && sizeof(LowerMatrix) >= kTileBytes &&
-                  2 * sizeof(LowerTile) <= 2 * kTileBytes,
-              "room for tiles");
+static_assert(sizeof(IntraSlab) % 1024 == 0 && 2 * sizeof(LowerTile) <= 2 * kTileBytes, "room for tiles");
 inline constexpr int kIntraSharedBytes = kIntraGroups * sizeof(IntraSlab) + 64;
 static_assert(kIntraSharedBytes <= 232448, "one block for each multiprocessor");
 
@@ -163,23 +160,33 @@ __device__ __forceinline__ void apply_gates(const float (&kk)[32], const float* 
                                             LowerMatrix& matrix, int warp, int lane) {
   const int row = 16 * warp + lane / 4, column = 2 * (lane % 4);
   const float h0 = h[gate_place(row)], h1 = h[gate_place(row) + 2], beta0 = -beta[row], beta1 = -beta[row + 8];
-  float* to = matrix.quarter[warp / 2] + warp % 2 * 512;
 #pragma unroll
   for (int block = 0; block < 4; ++block) {
     if (block > warp) break;
     const float4 h_both = *reinterpret_cast<const float4*>(h + 16 * block + 2 * column);
+    float2 m0[2], m1[2];
 #pragma unroll
-    for (int j = 2 * block; j < 2 * block + 2; ++j) {
-      float2 m0 = make_float2(beta0 * kk[4 * j], beta0 * kk[4 * j + 1]),
-             m1 = make_float2(beta1 * kk[4 * j + 2], beta1 * kk[4 * j + 3]);
+    for (int n = 0; n < 2; ++n) {
+      const int j = 2 * block + n;
+      m0[n] = make_float2(beta0 * kk[4 * j], beta0 * kk[4 * j + 1]);
+      m1[n] = make_float2(beta1 * kk[4 * j + 2], beta1 * kk[4 * j + 3]);
       if constexpr (!kOneFrame) {
-        const float2 h_s = j % 2 ? make_float2(h_both.z, h_both.w) : make_float2(h_both.x, h_both.y);
-        m0.x *= exp2_fast(h0 - h_s.x), m0.y *= exp2_fast(h0 - h_s.y);
-        m1.x *= exp2_fast(h1 - h_s.x), m1.y *= exp2_fast(h1 - h_s.y);
+        const float2 h_s = n ? make_float2(h_both.z, h_both.w) : make_float2(h_both.x, h_both.y);
+        m0[n].x *= exp2_fast(h0 - h_s.x), m0[n].y *= exp2_fast(h0 - h_s.y);
+        m1[n].x *= exp2_fast(h1 - h_s.x), m1[n].y *= exp2_fast(h1 - h_s.y);
       }
-      float* const at = to + block / 2 * 1024 + (tile_place(lane) ^ 8 * (j % 4));
-      if (j % 2 == 0 || block < warp) *reinterpret_cast<float2*>(at) = m0;
-      *reinterpret_cast<float2*>(at + 256) = m1;
+    }
+    if (block < warp) {
+      const std::uint32_t words[4] = {pack_f16(m0[0].x, m0[0].y), pack_f16(m1[0].x, m1[0].y),
+                                      pack_f16(m0[1].x, m0[1].y), pack_f16(m1[1].x, m1[1].y)};
+      store_matrices(block_address(matrix.tile, warp, block, lane), words);
+    } else {
+      float* const strip = matrix.diagonal[warp / 2];
+      const int place = strip_place(lane) ^ warp % 2 * 16;
+      *reinterpret_cast<float2*>(strip + place) = m0[0];
+      *reinterpret_cast<float2*>(strip + (place ^ 8)) = m1[1];
+      store_tile_entries(shared_address(matrix.tile.blocks[lower_block(warp, warp)]), 1, 0, lane,
+                         pack_f16(m1[0].x, m1[0].y));
     }
   }
 }

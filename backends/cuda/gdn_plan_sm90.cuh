@@ -26,11 +26,13 @@ struct LowerTile {
 __device__ __forceinline__ constexpr int lower_block(int row, int column) {
   return row < 2 ? 7 + row + column : column == 3 ? 0 : 2 * column + row - 1;
 }
-/// Where this lane's row of 16 x 16 entries lies, for load_matrices and store_matrices.
+/// Where this lane's row of a block lies, for load_matrices and store_matrices.
+__device__ __forceinline__ std::uint32_t block_row(std::uint32_t block, int lane) {
+  return block + (lane & 15) * 32 + ((lane / 16 ^ lane / 4 & 1) << 4);
+}
 __device__ __forceinline__ std::uint32_t block_address(const LowerTile& tile, int row_block, int column_block,
                                                        int lane) {
-  return shared_address(tile.blocks[lower_block(row_block, column_block)]) + (lane & 15) * 32 +
-         ((lane / 16 ^ lane / 4 & 1) << 4);
+  return block_row(shared_address(tile.blocks[lower_block(row_block, column_block)]), lane);
 }
 
 /// The same as products take it: with a block of zeros above (3, 3) and above (1, 1).

@@ -180,6 +180,9 @@ __device__ __forceinline__ int read_published(const int* from) {
 
 // ---------------------------------------------------------------- 8x8 matrices, transposed
 
+__device__ __forceinline__ void load_two_matrices(std::uint32_t (&m)[2], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(m[0]), "=r"(m[1]) : "r"(address) : "memory");
+}
 __device__ __forceinline__ void load_transposed(std::uint32_t (&m)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
@@ -204,6 +207,9 @@ __device__ __forceinline__ uint4 load_shared_16(std::uint32_t address) {
   uint4 x;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(address) : "memory");
   return x;
+}
+__device__ __forceinline__ void store_shared_4(std::uint32_t address, std::uint32_t x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 }
 __device__ __forceinline__ void store_shared_16(std::uint32_t address, uint4 x) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
@@ -340,6 +346,37 @@ __device__ __forceinline__ void multiply_16x8_tf32(float (&d)[4], const std::uin
   asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/// d[16 x 8] += a[16 x 16] b[16 x 8] of one warp, f16 operands, f32 sums.
+__device__ __forceinline__ void multiply_16x8_f16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                                  std::uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+/// The same with a[16 x 8] b[8 x 8].
+__device__ __forceinline__ void multiply_16x8_f16(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a0), "r"(a1), "r"(b));
+}
+__device__ __forceinline__ std::uint32_t pack_f16(float low, float high) {
+  std::uint32_t words;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(words) : "f"(high), "f"(low));
+  return words;
+}
+__device__ __forceinline__ float2 unpack_f16(std::uint32_t words) {
+  float2 x;
+  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}"
+      : "=f"(x.x), "=f"(x.y)
+      : "r"(words));
+  return x;
+}
+/// An 8 x 8 matrix in the registers of a warp, transposed.
+__device__ __forceinline__ std::uint32_t turn_matrix(std::uint32_t words) {
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(words));
+  return words;
 }
 
 }  // namespace cairn::gpu::sm90
