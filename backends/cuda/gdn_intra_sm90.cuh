@@ -2,26 +2,29 @@
 //   Computes  g = cumulative log2-decay, h_t = max(gamma, g_t - 96);  M = I + strict_lower(beta_t <k_t, k_s>
 //             2^(h_t - h_s));  T' = M^-1 diag(2^(h - g) beta);  with scores  A' = scale lower(<q_i, k_j> 2^(g_i - h_j))
 //             So T' R = 2^(h - g) U' of spec 2, and M has no gates at all where gamma >= -96
-//   Launch    persistent blocks of up to 4 independent warpgroups; a warpgroup takes every n-th (chunk, key head), in
-//             the order of chunks, as the scan wants them; two value heads at a time, each inverted by two warps
+//   Launch    persistent blocks of up to 6 independent warpgroups, 4 with scores; a warpgroup takes every n-th (chunk,
+//             key head), in the order of chunks, as the scan wants them; two value heads at a time, each inverted by
+//             two warps
 //   Traffic   per token: k 4 KB of 16 heads, T' 2.5 KB of 32 value heads; with scores q and A' as well
 //   Numerics  KK^T, QK^T bf16 x bf16 -> f32 (exact products); the inverse as in gdn_inverse; T', A' rounded to bf16.
 //             Exponents are differences before 2^x; masks are selections; nothing above the diagonal of M is read
 //   Measured  (H200, 65,536 tokens, in turns) without scores alone, the chip cool, 118 us: loads and stores by
 //             themselves, 3.8 TB/s. Within a batch, the chip warm at 1.4 GHz, the way to shared memory bound it. The
 //             inverse in f16 has half of that traffic: predicted 125 us for 150; measured together with gdn_heads, 8 x
-//             8,192 tokens, 638 to 665 us for 668 to 677, on another machine 693 to 695 for 711. With scores 240, the
-//             form before 291
+//             8,192 tokens, 638 to 665 us for 668 to 677, on other machines 693 to 695 for 711, 694 to 700 for 695 to
+//             715. 6 warpgroups in place of 4, predicted nothing: 665 to 690 for 677 to 696 (5: 667 to 689; 3: 696 to
+//             713), though alone on a cool chip 5 take 128. With scores 240, the form before 291
 //             Beside the scan of 32,768 tokens 2 warpgroups: 560 us together, 3: 575, 4: 590; 1: 538, and 4,096 tokens
 //             82.4 where 2 take 84.7
 //             M without gates where gamma >= -96: 150 where the form before takes 163 (chip warm)
-//   Tried     5 warpgroups: 128 where 4 take 118. Gates of rows 48 to 63 partly on warps 0 and 1, since K K^T is
-//             symmetric, bits and all: 124.1 beside 123.4; with tiles of their own for T', a barrier less: 126.0. K K^T
-//             below the diagonal stored once for both heads, its factors on C and the sums, all left operands by
-//             ldmatrix, even work for all warps: 680 instructions of a warp an item in place of 1,050, and 147 us where
-//             this took 135: more of the shared memory. Keys loaded to leave the cache first: 146. A warp does a whole
-//             head (products by mma, inverse in registers, no barriers, 10 warps, half the instructions): right,
-//             predicted 0.18 ms, measured 0.53 beside 0.374.
+//   Tried     Late chunks first, so that the cache has what gdn_heads begins with: 698 to 701.
+//             Of the form before f16: gates of rows 48 to 63 partly on warps 0 and 1, since K K^T is symmetric, bits
+//             and all: 124.1 beside 123.4; with tiles of their own for T', a barrier less: 126.0. K K^T below the
+//             diagonal stored once for both heads, its factors on C and the sums, all left operands by ldmatrix, even
+//             work for all warps: 680 instructions of a warp an item in place of 1,050, and 147 us where this took 135:
+//             more of the shared memory. Keys loaded to leave the cache first: 146. A warp does a whole head (products
+//             by mma, inverse in registers, no barriers, 10 warps, half the instructions): right, predicted 0.18 ms,
+//             measured 0.53 beside 0.374
 //             A warp does its 16 rows of both heads, -M in the registers of the products, tiles of C^T handed on: a
 //             quarter less of the shared memory, the same errors against f64; predicted 125 where this takes 150 (chip
 //             warm), measured 160 to 180, and alone beside the scan a turn of 2.5 to 6 us for 2. 1,450 instructions of
@@ -34,8 +37,9 @@
 
 namespace cairn::gpu::sm90 {
 
-/// Warpgroups of a block, at most: a launch may take fewer.
-inline constexpr int kIntraGroups = 4;
+/// Warpgroups of a block, at most: a launch may take fewer. Scores need the registers of more.
+template <bool kScores>
+inline constexpr int kIntraGroups = kScores ? 4 : 6;
 
 /// Shared memory of one warpgroup. The queries come to where the matrices will be, a tile to each; the scores to where
 /// the keys were.
@@ -46,8 +50,9 @@ struct IntraSlab {
   float g[2][2][kChunk], h[2][2][kChunk], beta[2][2][kChunk], weights[2][2][kChunk];
 };
 static_assert(sizeof(IntraSlab) % 1024 == 0 && 2 * sizeof(LowerTile) <= 2 * kTileBytes, "room for tiles");
-inline constexpr int kIntraSharedBytes = kIntraGroups * sizeof(IntraSlab) + 64;
-static_assert(kIntraSharedBytes <= 232448, "one block for each multiprocessor");
+template <bool kScores>
+inline constexpr int kIntraSharedBytes = kIntraGroups<kScores> * sizeof(IntraSlab) + 64;
+static_assert(kIntraSharedBytes<false> <= 232448, "one block for each multiprocessor");
 
 /// What a warpgroup works on in one turn: two value heads of a (chunk, key head). Kept up from turn to turn, since
 /// divisions and arguments at a computed index are slow.
@@ -229,15 +234,16 @@ __device__ __forceinline__ void multiply_keys(IntraSlab& slab, float (&kk)[32], 
 }
 
 template <bool kScores>
-__global__ void __launch_bounds__(128 * kIntraGroups, 1) gdn_intra_kernel(const __grid_constant__ GdnPrefillArgs a) {
+__global__ void __launch_bounds__(128 * kIntraGroups<kScores>, 1)
+    gdn_intra_kernel(const __grid_constant__ GdnPrefillArgs a) {
   const int groups = blockDim.x / 128;
   extern __shared__ __align__(1024) unsigned char shared[];
   const int uniform = uniform_warp();
   const int group = uniform / 4, warp = uniform % 4, thread = threadIdx.x % 128, lane = thread % 32;
   IntraSlab& slab = reinterpret_cast<IntraSlab*>(shared)[group];
   const bool is_storing = warp % 2 == 0 && lane == 0;  // of its matrix
-  const std::uint32_t full = shared_address(shared + kIntraGroups * sizeof(IntraSlab)) + 8 * group;
-  const int barrier = 1 + group, mine = warp / 2, pair_barrier = 1 + groups + 2 * group + mine;
+  const std::uint32_t full = shared_address(shared + kIntraGroups<kScores> * sizeof(IntraSlab)) + 8 * group;
+  const int barrier = 1 + group, mine = warp / 2;
   const IntraWalk walk(a, gridDim.x * groups);
   const int heads_per_key = walk.heads_per_key, begin = blockIdx.x * groups + group;
   let_next_kernel_start();
@@ -322,8 +328,8 @@ __global__ void __launch_bounds__(128 * kIntraGroups, 1) gdn_intra_kernel(const 
       store_bytes(a.work.scores + first, shared_address(slab.k), count * sizeof(LowerTile));
       stores_commit();
     }
+    Inverter(slab.matrix[mine], warp, lane).run(weights[mine], barrier);  // of a single head the other half for nothing
     if (mine < count) {
-      Inverter(slab.matrix[mine], warp, lane).run(weights[mine], pair_barrier);
       if (is_storing) {
         store_bytes(a.work.inverses + first + mine, shared_address(&slab.matrix[mine]), sizeof(LowerTile));
         stores_commit();

@@ -199,13 +199,14 @@ struct Inverter {
     for (int i = 0; i < 2; ++i) round_rows(lower[i], x[2 * i], x[2 * i + 1], f0, f1);
   }
 
-  /// -M -> T' = M^-1 diag(weights), rounded, in the same place.
+  /// -M -> T' = M^-1 diag(weights), rounded, in the same place. For all warps of a warpgroup, which `barrier` is of:
+  /// the other two have another matrix, or what is left of one.
   __device__ __forceinline__ void run(const float* weights, int barrier) {
     invert_tiles();
     join_quarter(weights);
-    pair_barrier(barrier);
+    warpgroup_barrier(barrier);
     join_halves(weights);
-    pair_barrier(barrier);
+    warpgroup_barrier(barrier);
     const int i = 2 * half;
     store_transposed(transposed_address(i, i), even);
     store_transposed(transposed_address(i + 1, i + 1), odd);
@@ -213,9 +214,8 @@ struct Inverter {
 #pragma unroll
     for (int row = 2; row < 4; ++row) store_transposed(transposed_address(row, half), lower[row - 2]);
     fence_engines();
-    pair_barrier(barrier);
+    warpgroup_barrier(barrier);
   }
-  __device__ __forceinline__ static void pair_barrier(int id) { asm volatile("bar.sync %0, 64;" ::"r"(id) : "memory"); }
 };
 
 }  // namespace cairn::gpu::sm90

@@ -109,16 +109,16 @@ bool are_whole_heads_faster(const GdnPrefillArgs& args, int processors) {
 int groups_beside_scan(const GdnPrefillArgs& args, int blocks) {
   const int turns = args.key_heads * ((args.value_heads / args.key_heads + 1) / 2);  // of a chunk
   const int groups = 1 + 2 * turns / blocks;
-  return std::min(groups, kIntraGroups);
+  return std::min(groups, kIntraGroups<true>);
 }
 
 /// What does not need the state, for `blocks` multiprocessors.
 template <bool kScores>
 void launch_intra(const Launcher& launcher, const GdnPrefillArgs& args, int blocks) {
-  const int groups = args.overlapped ? groups_beside_scan(args, blocks) : kIntraGroups;
+  const int groups = args.overlapped ? groups_beside_scan(args, blocks) : kIntraGroups<kScores>;
   const int items = (args.chunk_begin[args.sequence_count] * args.key_heads + groups - 1) / groups;
-  launcher(gdn_intra_kernel<kScores>, dim3(blocks < items ? blocks : items), dim3(128 * groups), kIntraSharedBytes,
-           args);
+  launcher(gdn_intra_kernel<kScores>, dim3(blocks < items ? blocks : items), dim3(128 * groups),
+           kIntraSharedBytes<kScores>, args);
 }
 
 /// Sequences [first, first + count) of the batch.
