@@ -23,6 +23,7 @@ struct HeadsShared {
   ChunkFactors factors[kHeadsStages];
   std::uint64_t gates[kHeadsStages], full[kHeadsStages], empty[kHeadsStages];
   std::uint64_t scores_ready[2], chunk_done[2], out_free[2];
+  int block;  ///< this one's number
 };
 static_assert(sizeof(HeadsStage) % 1024 == 0, "tiles are aligned");
 static_assert(sizeof(HeadsShared) <= 232448, "one block for each multiprocessor");
@@ -36,22 +37,23 @@ struct HeadsSegment {
 /// Value heads of a key head: so many blocks walk them side by side, so that what they share is in L2.
 __device__ __forceinline__ int heads_side_by_side(const GdnPrefillArgs& a) { return a.value_heads / a.key_heads; }
 
-/// Calls visit(segment) for what a block does, in order. The key heads of all sequences lie one behind the other on a
-/// line of chunks, which is cut into windows of one length; later blocks have earlier windows. A head that goes over
-/// the end of a window is begun by the block of the next window, as the first thing that it does, and finished by the
-/// block of this one, as its last. A window is no shorter than a head, so the state is there by then, and who leaves
-/// one waits for nobody. So blocks are equally busy, however many heads there are.
+/// Calls visit(segment) for what a block does, in order. Blocks have their numbers in the order in which they began.
+/// The key heads of all sequences lie one behind the other on a line of chunks, which is cut into windows of one
+/// length; later blocks have earlier windows. A head that goes over the end of a window is begun by the block of the
+/// next window, as the first thing that it does, and finished by the block of this one, as its last. A window is no
+/// shorter than a head, so the state is there by then, and who leaves one waits for nobody. So blocks are equally busy,
+/// however many heads there are.
 template <class Visit>
-__device__ __forceinline__ void for_each_segment(const GdnPrefillArgs& a, const Visit& visit) {
+__device__ __forceinline__ void for_each_segment(const GdnPrefillArgs& a, int block, const Visit& visit) {
   const int side = heads_side_by_side(a), total = a.chunk_begin[a.sequence_count] * a.key_heads;
-  int at = (gridDim.x - 1 - blockIdx.x) / side * a.heads_window;
+  int at = (gridDim.x - 1 - block) / side * a.heads_window;
   const int end = min(at + a.heads_window, total);
   while (at < end) {
     const int b = find_sequence(a.chunk_begin, a.sequence_count, at / a.key_heads);
     const int begin = a.chunk_begin[b], count = a.chunk_begin[b + 1] - begin, along = at - begin * a.key_heads;
     const int key_head = along / count, skipped = along - key_head * count;
     const int length = min(count - skipped, end - at), from = begin + (skipped > 0 ? 0 : count - length);
-    const int head = key_head * side + blockIdx.x % side;
+    const int head = key_head * side + block % side;
     visit(HeadsSegment{
         {b, head, key_head, 0, begin, begin + count, a.token_begin[b], a.token_begin[b + 1]}, from, from + length});
     at += length;
@@ -117,20 +119,20 @@ __device__ __forceinline__ void load_stage(const GdnPrefillArgs& a, const ScanPl
 
 /// One warpgroup: A' of every chunk. Rows past the end of a sequence may be cleared meanwhile: they reach columns of A'
 /// that the mask or a zero block hides, and rows that nobody stores.
-__device__ __forceinline__ void run_scores(const GdnPrefillArgs& a, HeadsShared& shared, int thread) {
+__device__ __forceinline__ void run_scores(const GdnPrefillArgs& a, HeadsShared& shared, int block, int thread) {
   const int warp = uniform_warp() % 4, lane = thread % 32;
   RingPlace<kHeadsStages> at;
   RingPlace<2> to;
   std::uint32_t mask[4];
   diagonal_mask(mask, lane);
 #pragma unroll
-  for (int block = 1; block < 4; ++block) {
-    if (block <= warp) continue;
+  for (int column = 1; column < 4; ++column) {
+    if (column <= warp) continue;
     const std::uint32_t zeros[4] = {};
     for (int i = 0; i < 2; ++i)
-      store_matrices(shared_address(shared.scores[i]) + fragment_address(warp, lane, 2 * block), zeros);
+      store_matrices(shared_address(shared.scores[i]) + fragment_address(warp, lane, 2 * column), zeros);
   }
-  for_each_segment(a, [&](const HeadsSegment& segment) {
+  for_each_segment(a, block, [&](const HeadsSegment& segment) {
 #pragma unroll 1
     for (int chunk = segment.from; chunk < segment.to; ++chunk, at.advance(), to.advance()) {
       const std::uint32_t tile = shared_address(shared.scores[to.index]) + fragment_address(warp, lane, 0);
@@ -146,7 +148,7 @@ __device__ __forceinline__ void run_scores(const GdnPrefillArgs& a, HeadsShared&
       // Both halves have done with the chunk before the last one.
       barrier_wait(shared_address(&shared.chunk_done[to.index]), to.parity ^ 1);
       store_scores(qk, shared.g[at.index], shared.h[at.index], a.log2_scale, mask, warp, lane,
-                   [&](int block) { return tile ^ (block << 5); });
+                   [&](int column) { return tile ^ (column << 5); });
       fence_engines();
       warp_arrive(shared_address(&shared.scores_ready[to.index]), lane);
       warp_arrive(shared_address(&shared.empty[at.index]), lane);
@@ -155,9 +157,9 @@ __device__ __forceinline__ void run_scores(const GdnPrefillArgs& a, HeadsShared&
 }
 
 /// One thread: loads every chunk.
-__device__ __forceinline__ void load_chunks(const GdnPrefillArgs& a, HeadsShared& shared) {
+__device__ __forceinline__ void load_chunks(const GdnPrefillArgs& a, HeadsShared& shared, int block) {
   RingPlace<kHeadsStages> at;
-  for_each_segment(a, [&](const HeadsSegment& segment) {
+  for_each_segment(a, block, [&](const HeadsSegment& segment) {
 #pragma unroll 1
     for (int chunk = segment.from; chunk < segment.to; ++chunk, at.advance()) {
       barrier_wait(shared_address(&shared.empty[at.index]), at.parity ^ 1);  // the first round waits for nothing
@@ -177,9 +179,9 @@ __device__ __forceinline__ void complete_factors(const float* g, float* h, Chunk
 }
 
 /// One warp: the factors of every chunk; its stage is full when they are there as well.
-__device__ __forceinline__ void form_factors(const GdnPrefillArgs& a, HeadsShared& shared, int lane) {
+__device__ __forceinline__ void form_factors(const GdnPrefillArgs& a, HeadsShared& shared, int block, int lane) {
   RingPlace<kHeadsStages> at;
-  for_each_segment(a, [&](const HeadsSegment& segment) {
+  for_each_segment(a, block, [&](const HeadsSegment& segment) {
 #pragma unroll 1
     for (int chunk = segment.from; chunk < segment.to; ++chunk, at.advance()) {
       barrier_wait(shared_address(&shared.gates[at.index]), at.parity);
@@ -190,9 +192,9 @@ __device__ __forceinline__ void form_factors(const GdnPrefillArgs& a, HeadsShare
 }
 
 /// One thread: stores the outputs of whole chunks.
-__device__ __forceinline__ void store_chunks(const GdnPrefillArgs& a, HeadsShared& shared) {
+__device__ __forceinline__ void store_chunks(const GdnPrefillArgs& a, HeadsShared& shared, int block) {
   RingPlace<2> at;
-  for_each_segment(a, [&](const HeadsSegment& segment) {
+  for_each_segment(a, block, [&](const HeadsSegment& segment) {
 #pragma unroll 1
     for (int chunk = segment.from; chunk < segment.to; ++chunk, at.advance()) {
       const ChunkRows rows = segment.place.rows(chunk);

@@ -61,12 +61,13 @@ __device__ __forceinline__ void give_outputs(const GdnPrefillArgs& a, const Scan
 }
 
 /// W, S and O of 64 value columns.
-__device__ __forceinline__ void run_half(const GdnPrefillArgs& a, HeadsShared& shared, int half, int thread) {
+__device__ __forceinline__ void run_half(const GdnPrefillArgs& a, HeadsShared& shared, int block, int half,
+                                         int thread) {
   const int warp = uniform_warp() % 4, lane = thread % 32;
   const std::uint32_t v_at = swizzled(lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2);
   RingPlace<kHeadsStages> at;
   int turn = 0;
-  for_each_segment(a, [&](const HeadsSegment& segment) {
+  for_each_segment(a, block, [&](const HeadsSegment& segment) {
     ScanPlace place = segment.place;
     place.half = half;
     float* state = a.states[place.sequence] + state_offset(place) + first_state_element(warp, lane);
@@ -74,7 +75,7 @@ __device__ __forceinline__ void run_half(const GdnPrefillArgs& a, HeadsShared& s
     std::uint32_t rounded[8][4];
     if (segment.from > place.begin) {  // begun by a block before this one, which waits for nobody
       if (thread == 0) {
-        while (read_published(state_left(a, blockIdx.x - heads_side_by_side(a), half)) == 0) __nanosleep(100);
+        while (read_published(state_left(a, block - heads_side_by_side(a), half)) == 0) __nanosleep(100);
       }
       warpgroup_barrier(1 + half);
     }
@@ -212,7 +213,7 @@ __device__ __forceinline__ void run_half(const GdnPrefillArgs& a, HeadsShared& s
     for_each_state_distance([&](int i, int distance) { state[distance] = s[i]; });
     if (segment.to < place.end) {  // to be finished by another block
       warpgroup_barrier(1 + half);
-      if (thread == 0) publish(state_left(a, blockIdx.x, half), 1);
+      if (thread == 0) publish(state_left(a, block, half), 1);
     }
   });
 }
@@ -236,19 +237,21 @@ __global__ void __launch_bounds__(kHeadsThreads, 1) gdn_heads_kernel(const __gri
   }
   for (int i = 0; i < kHeadsStages; ++i) clear_zeros(shared.stages[i].inverse, threadIdx.x);
   fence_engines();
-  __syncthreads();
   wait_for_previous_kernel();
+  if (threadIdx.x == 0) shared.block = atomicAdd(a.work.ready + 2 * gridDim.x, 1);
+  __syncthreads();
+  const int block = __shfl_sync(0xffffffffu, shared.block, 0);
   if (group < 2) {
     set_registers_up<208>();
-    run_half(a, shared, group, thread);
+    run_half(a, shared, block, group, thread);
   } else if (group == 2) {
     set_registers_down<72>();
-    run_scores(a, shared, thread);
+    run_scores(a, shared, block, thread);
   } else {
     set_registers_down<24>();
-    if (thread == 0) load_chunks(a, shared);
-    if (thread == 32) store_chunks(a, shared);
-    if (thread / 32 == 2) form_factors(a, shared, thread % 32);
+    if (thread == 0) load_chunks(a, shared, block);
+    if (thread == 32) store_chunks(a, shared, block);
+    if (thread / 32 == 2) form_factors(a, shared, block, thread % 32);
   }
 }
 

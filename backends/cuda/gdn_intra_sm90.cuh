@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(128 * kIntraGroups<kScores>, 1)
   const int heads_per_key = walk.heads_per_key, begin = blockIdx.x * groups + group;
   let_next_kernel_start();
   if (!a.overlapped && blockIdx.x == 0) {  // for gdn_heads, which waits for the whole of this kernel
-    for (int i = threadIdx.x; i < 2 * a.heads_blocks; i += blockDim.x) a.work.ready[i] = 0;
+    for (int i = threadIdx.x; i <= 2 * a.heads_blocks; i += blockDim.x) a.work.ready[i] = 0;
   }
   if (begin >= walk.item_count) return;
   IntraItem item = {begin, 0, begin / a.key_heads, begin % a.key_heads, 0, {}};

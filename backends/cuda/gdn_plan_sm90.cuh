@@ -72,7 +72,7 @@ struct GdnWorkspace {
   LowerTile* scores;    ///< [chunk, HV]: A' = scale (Q K^T) 2^(g_i - h_j), j <= i; for gdn_scan
   float* factors;       ///< [chunk, HV]: ChunkFactors for gdn_scan, g (64 numbers) for gdn_heads
   /// [chunk, HK]: 1 once all of a key head and its value heads is written, for an overlapped gdn_scan; or [blocks, 2]:
-  /// 1 once the first segment of a block of gdn_heads has left its state.
+  /// 1 once the first segment of a block of gdn_heads has left its state, and how many blocks have begun.
   int* ready;
 };
 

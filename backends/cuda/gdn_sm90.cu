@@ -47,7 +47,7 @@ GdnWorkspace carve(const DeltaRuleArgs& a, ScratchLayout& layout) {
   work.scores = layout.take<LowerTile>(chunks * a.value_heads);
   work.factors = layout.take<float>(chunks * a.value_heads * sizeof(ChunkFactors) / sizeof(float));
   const std::size_t flags = chunks * a.key_heads;
-  work.ready = layout.take<int>(flags > 2 * kMaxHeadsBlocks ? flags : 2 * kMaxHeadsBlocks);
+  work.ready = layout.take<int>(std::max<std::size_t>(flags, 2 * kMaxHeadsBlocks + 1));
   return work;
 }
 
