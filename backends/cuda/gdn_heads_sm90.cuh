@@ -8,8 +8,9 @@
 //   Shared    3 stages of K, Q, V, T' (54 KB) and factors, A' of 2 chunks, outputs of 2 chunks (32 KB)
 //   Traffic   54 KB per chunk and head from L2; from memory 27 KB a token with 16 key and 32 value heads
 //   Measured  (H200, gpu_gdn_bench, in turns with the form before) 8 x 8,192 tokens 683 to 699 us with gdn_intra, for
-//             713; on other machines 711 for 749, 697 to 713, 674 to 683. 4 x 8,192 303 to 354 for 327 to 378; 2 x
-//             8,192 205 for 217. The form with A' from gdn_intra and outputs by a warpgroup of their own took 884
+//             713; on other machines 711 for 749, 697 to 713, 674 to 683; with gdn_intra in f16 660 to 686. 4 x 8,192
+//             303 to 354 for 327 to 378; 2 x 8,192 205 for 217. The form with A' from gdn_intra and outputs by a
+//             warpgroup of their own took 884
 //   Limit     3,000 cycles a chunk, of which products take 2,280. Beside them little is free: of 64 cycles of two
 //             64x64x16 products 16 can issue something else, each further FMUL, FADD, IADD or F2FP delays the next
 //             product by a cycle (measured alone). And energy: a batch runs at 1.42 GHz, where 2 sequences have 1.78,
