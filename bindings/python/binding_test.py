@@ -208,6 +208,20 @@ class BindingTest(unittest.TestCase):
                 things[index] = None
                 gc.collect()
 
+    def test_a_forked_process_is_refused_and_ends_quietly(self):
+        self.stream.read(self.state, NOTE)
+        child = os.fork()
+        if child == 0:
+            try:
+                self.stream.read(self.state, NOTE)
+            except CairnError as error:
+                self.tearDown()
+                gc.collect()
+                os._exit(0 if error.code == Status.WRONG_STATE else 1)
+            os._exit(2)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+        self.assertEqual(self.ask(self.state), "4821")
+
 
 if __name__ == "__main__":
     unittest.main()
