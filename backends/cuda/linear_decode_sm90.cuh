@@ -4,7 +4,8 @@
 //   Loads     the ninth warp, boxes of the copy engine: [kGroups][rows of the pass][64 inputs] of the weight and as many
 //             inputs of the tokens; the first weights before the kernel that makes the tokens has ended
 //   Products  eight warps. kGroups = 8, few outputs: a warp takes 64 of a stage's 512 inputs, of all rows, and the sums of the
-//             warps are added. kGroups = 1, many outputs: a warp takes every eighth 8 rows
+//             warps are added. kGroups = 1, many outputs: a warp takes every eighth 8 rows, of more than 32 tokens every
+//             fourth and half of the tokens
 //   Numerics  a row's bits depend on the row and the weight: tokens are the rows of the products, kGroups is chosen by the
 //             weight's size, the sums of the warps are added in their order
 //   Limit     2 N K bytes of weights, 4.3 TB/s
@@ -24,6 +25,9 @@
 //               this                   70.4   72.8   78.7   85.5  134.9
 //             N x K, alone, 1 and 8 tokens (limit):  12,352 x 2,560 (14.7) 17.2, 17.7;  2,560 x 4,096 (4.9) 7.3, 7.3;
 //             18,432 x 2,560 (21.9) 24.1, 24.9;  2,560 x 9,216 (11.0) 13.2, 13.5;  248,320 x 2,560 (296) 298, 303
+//             64 tokens, half of them a warp: 33.5 us for 34.4 (9,728 x 2,560), 39.7 for 46.4 (18,432), 450 for 483 (248,320),
+//             predicted three quarters; 32 tokens 23.7 for 22.2, not taken. cuBLASLt, whose bits depend on the batch: 16.0 for
+//             64 tokens of 9,728 x 2,560, 17.8 of 2,560 x 9,728 (this 26.2)
 //   Tried     1 KB copies without boxes: 2.4 TB/s; tokens by ordinary loads: 26 us for 12,352 outputs of 8 tokens; the last
 //             warp brings the next call's first 118 or 150 KB a block into L2: 2 to 4 % slower; its own next boxes too: 6 %
 //             slower; weights without leave_first(): 4 % slower; the norms inside the calls: 1 us a layer slower with 1 token, 6
@@ -56,12 +60,14 @@ struct LinearDecodeArgs {
 /// How many inputs a stage holds, in 64s, and how many rows: of a warp's kTiles times 8.
 template <int kInputGroups, int kTokenTiles>
 struct LinearDecodeForm {
-  static constexpr int kTiles = kInputGroups == 1 ? 3 : 4, kRowGroups = kLinearWarps / kInputGroups;
+  /// Warps that have the same rows, each with its part of many tokens.
+  static constexpr int kTokenParts = kInputGroups == 1 && kTokenTiles == 8 ? 2 : 1, kWarpTokenTiles = kTokenTiles / kTokenParts;
+  static constexpr int kTiles = kInputGroups == 1 ? 3 * kTokenParts : 4, kRowGroups = kLinearWarps / kInputGroups / kTokenParts;
   static constexpr int kMostRows = kTiles * 8 * kRowGroups, kTokens = kTokenTiles * 8;
   static constexpr int kRingBytes = (kTokenTiles <= 2 ? 150 : 194) * 1024;
-  static constexpr int kSumTokens = kTokenTiles == 1 ? 8 : 16;  ///< whose sums leave together
+  static constexpr int kSumTokens = kTokenTiles == 1 ? 8 : 16;  ///< of a part, whose sums leave together
   struct Shared {  ///< behind the ring
-    float sums[kInputGroups][kMostRows][kSumTokens + 1];
+    float sums[kInputGroups][kMostRows][kTokenParts * kSumTokens + 1];
     std::uint64_t full[kLinearMostStages], empty[kLinearMostStages];
   };
 };
@@ -148,7 +154,7 @@ template <int kInputGroups, int kTokenTiles, int kParts>
 __global__ void __launch_bounds__(kLinearThreads, kTokenTiles == 1 ? 3 : kTokenTiles == 2 ? 2 : 1)
     linear_decode_sm90_kernel(const __grid_constant__ LinearDecodeArgs launched) {
   using Form = LinearDecodeForm<kInputGroups, kTokenTiles>;
-  constexpr int kPairs = (kTokenTiles + 1) / 2, kTiles = Form::kTiles;
+  constexpr int kWarpTokenTiles = Form::kWarpTokenTiles, kPairs = (kWarpTokenTiles + 1) / 2, kTiles = Form::kTiles;
   const std::uint32_t dynamic = shared_address(dynamic_shared()), ring = (dynamic + 1023) / 1024 * 1024;
   unsigned char* behind_ring = dynamic_shared() + (ring - dynamic) + launched.stages * launched.stage_bytes;
   auto& shared = *reinterpret_cast<typename Form::Shared*>(behind_ring);
@@ -167,16 +173,18 @@ __global__ void __launch_bounds__(kLinearThreads, kTokenTiles == 1 ? 3 : kTokenT
   }
 
   // Of 8 rows or tokens, lane group g takes g / 2 + g % 2 * 4: what 8 lanes read together then lies in all banks.
-  const int mine = lane / 8 + lane / 4 % 2 * 4, group = warp % kInputGroups, first_tile = warp / kInputGroups;
-  std::uint32_t weight_place[kTiles], token_place[kTokenTiles];
+  const int mine = lane / 8 + lane / 4 % 2 * 4, group = warp % kInputGroups;
+  const int first_tile = warp / kInputGroups % Form::kRowGroups, part = warp / kInputGroups / Form::kRowGroups;
+  std::uint32_t weight_place[kTiles], token_place[kWarpTokenTiles];
 #pragma unroll
   for (int r = 0; r < kTiles; ++r) {
     const int row = (first_tile + r * Form::kRowGroups) * 8 + mine;
     weight_place[r] = ring + swizzled(group * box_rows + min(row, box_rows - 1), lane % 4);
   }
 #pragma unroll
-  for (int t = 0; t < kTokenTiles; ++t) {
-    const int line = group * launched.box_tokens + min(t * 8 + mine, launched.box_tokens - 1);
+  for (int t = 0; t < kWarpTokenTiles; ++t) {
+    const int token = (part * kWarpTokenTiles + t) * 8 + mine;
+    const int line = group * launched.box_tokens + min(token, launched.box_tokens - 1);
     token_place[t] = ring + launched.token_bytes + swizzled(line, lane % 4);
   }
   wait_for_previous_kernel();
@@ -204,7 +212,7 @@ __global__ void __launch_bounds__(kLinearThreads, kTokenTiles == 1 ? 3 : kTokenT
       uint4 x[kPairs * 2];
 #pragma unroll
       for (int t = 0; t < kPairs * 2; ++t) {
-        x[t] = t < kTokenTiles ? load_shared_16((token_place[t < kTokenTiles ? t : 0] ^ (p * 64)) + offset) : make_uint4(0, 0, 0, 0);
+        x[t] = t < kWarpTokenTiles ? load_shared_16((token_place[t < kWarpTokenTiles ? t : 0] ^ (p * 64)) + offset) : make_uint4(0, 0, 0, 0);
       }
 #pragma unroll
       for (int r = 0; r < kTiles; ++r) {
@@ -229,25 +237,27 @@ __global__ void __launch_bounds__(kLinearThreads, kTokenTiles == 1 ? 3 : kTokenT
 #pragma unroll
       for (int i = 0; i < kTiles * 4; ++i) {
         const int out = (first_tile + i / 4 * Form::kRowGroups) * 8 + lane % 4 + i % 2 * 4, token = i % 4 / 2 * 8 + mine;
-        if (token < Form::kSumTokens) shared.sums[group][out][token] = sums[pair][i / 4][i % 4];
+        if (token < Form::kSumTokens) shared.sums[group][out][part * Form::kSumTokens + token] = sums[pair][i / 4][i % 4];
       }
       warps_barrier();
-      const int sum_tokens = min(Form::kSumTokens, launched.box_tokens - pair * 16);
+      const int sum_tokens = Form::kTokenParts > 1 ? Form::kTokenParts * Form::kSumTokens
+                                                   : min(Form::kSumTokens, launched.box_tokens - pair * 16);
       for (int i = thread; i < count * sum_tokens; i += kLinearWarps * 32) {
-        const int token = token_of(i), out = i - token * count;
+        const int column = token_of(i), out = i - column * count;
         const auto sum_of = [&](int line) {
           float sum = 0;
 #pragma unroll
-          for (int g = 0; g < kInputGroups; ++g) sum += shared.sums[g][line][token];
+          for (int g = 0; g < kInputGroups; ++g) sum += shared.sums[g][line][column];
           return sum;
         };
         const float sum = sum_of(out);
+        const int token = first_token + column / Form::kSumTokens * (kWarpTokenTiles * 8) + pair * 16 + column % Form::kSumTokens;
         if constexpr (kParts == 2) {
-          finish_swiglu(args, first_token + pair * 16 + token, row + out, sum, sum_of(pass_rows + out));
+          finish_swiglu(args, token, row + out, sum, sum_of(pass_rows + out));
         } else if constexpr (kInputGroups > 1 && kTokenTiles == 1) {
-          finish(args, first_token + token, row + out, sum, before);
+          finish(args, token, row + out, sum, before);
         } else {
-          finish(args, first_token + pair * 16 + token, row + out, sum);
+          finish(args, token, row + out, sum);
         }
       }
     }

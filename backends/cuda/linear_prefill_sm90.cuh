@@ -15,6 +15,10 @@
 //                2,560 x 9,216     31.5  1.5 TB/s    46.5  260   47.2  512   142.9  676     495  781
 //             (256 and 512 tokens: of the form that is chosen now, timed before it was)
 //             predicted 550 to 660: no cluster is needed. At 8,192 tokens the clock falls under the load
+//   Peer      cuBLASLt 13.1, its first choice, same run (us, this in brackets): 2,048 x 2,560 x 9,728 (T x K x N) 137 (159),
+//             2,048 x 9,728 x 2,560 123 (155), 8,192 x 2,560 x 9,728 515 (631), 512 x 2,560 x 9,728 36 (48), 128 15.7 (21)
+//   Tried     two blocks of the same tokens as a cluster, each brings half of them to both: a third less from L2, predicted
+//             0.85 of the time, measured the same (159, 156, 650); with arrivals that release to the cluster 199, 244, 1,428
 #pragma once
 
 #include "backends/cuda/linear_args_sm80.cuh"
