@@ -25,9 +25,9 @@
 //               this                   70.4   72.8   78.7   85.5  134.9
 //             N x K, alone, 1 and 8 tokens (limit):  12,352 x 2,560 (14.7) 17.2, 17.7;  2,560 x 4,096 (4.9) 7.3, 7.3;
 //             18,432 x 2,560 (21.9) 24.1, 24.9;  2,560 x 9,216 (11.0) 13.2, 13.5;  248,320 x 2,560 (296) 298, 303
-//             64 tokens, half of them a warp: 33.5 us for 34.4 (9,728 x 2,560), 39.7 for 46.4 (18,432), 450 for 483 (248,320),
-//             predicted three quarters; 32 tokens 23.7 for 22.2, not taken. cuBLASLt, whose bits depend on the batch: 16.0 for
-//             64 tokens of 9,728 x 2,560, 17.8 of 2,560 x 9,728 (this 26.2)
+//             64 tokens, half of them a warp: 33.5 us for 34.4 (9,728 x 2,560), 39.7 for 46.4 (18,432), 450 for 483
+//             (248,320), predicted three quarters; 32 tokens 23.7 for 22.2, not taken. cuBLASLt, whose bits depend on the
+//             batch: 16.0 for 64 tokens of 9,728 x 2,560, 17.8 of 2,560 x 9,728 (this 26.2)
 //   Tried     1 KB copies without boxes: 2.4 TB/s; tokens by ordinary loads: 26 us for 12,352 outputs of 8 tokens; the last
 //             warp brings the next call's first 118 or 150 KB a block into L2: 2 to 4 % slower; its own next boxes too: 6 %
 //             slower; weights without leave_first(): 4 % slower; the norms inside the calls: 1 us a layer slower with 1 token, 6
@@ -212,7 +212,8 @@ __global__ void __launch_bounds__(kLinearThreads, kTokenTiles == 1 ? 3 : kTokenT
       uint4 x[kPairs * 2];
 #pragma unroll
       for (int t = 0; t < kPairs * 2; ++t) {
-        x[t] = t < kWarpTokenTiles ? load_shared_16((token_place[t < kWarpTokenTiles ? t : 0] ^ (p * 64)) + offset) : make_uint4(0, 0, 0, 0);
+        x[t] = t < kWarpTokenTiles ? load_shared_16((token_place[t < kWarpTokenTiles ? t : 0] ^ (p * 64)) + offset)
+                                   : make_uint4(0, 0, 0, 0);
       }
 #pragma unroll
       for (int r = 0; r < kTiles; ++r) {
@@ -251,7 +252,8 @@ __global__ void __launch_bounds__(kLinearThreads, kTokenTiles == 1 ? 3 : kTokenT
           return sum;
         };
         const float sum = sum_of(out);
-        const int token = first_token + column / Form::kSumTokens * (kWarpTokenTiles * 8) + pair * 16 + column % Form::kSumTokens;
+        const int of_part = pair * 16 + column % Form::kSumTokens;
+        const int token = first_token + column / Form::kSumTokens * (kWarpTokenTiles * 8) + of_part;
         if constexpr (kParts == 2) {
           finish_swiglu(args, token, row + out, sum, sum_of(pass_rows + out));
         } else if constexpr (kInputGroups > 1 && kTokenTiles == 1) {
