@@ -124,7 +124,7 @@ TEST_CASE("hooks of the file system compute as the host does, and the allocator 
   const cairn_io io = reading_io([] {
     const cairn_allocator allocator = {sizeof(cairn_allocator), nullptr,
                                        [](void*, size_t size, size_t alignment) { return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment); },
-                                       [](void*, void*, size_t) {}};
+                                       [](void*, void* memory, size_t) { std::free(memory); }};
     ++reads;
     rounding = fegetround();
     refused += cairn_set_allocator(&allocator) == CAIRN_STATUS_WRONG_STATE;

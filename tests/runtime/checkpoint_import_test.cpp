@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "tests/runtime/checkpoint_fixture.h"
@@ -186,7 +187,11 @@ TEST_CASE("a fused convolution in three parts is put together, whatever the part
   const Result<ModelDescription> result = checkpoint.imported();
 
   REQUIRE_MESSAGE(result.ok(), result.status().message());
-  const auto first_of = [&](const char* name) { return *static_cast<const float*>(result.value().find(name)->data); };
+  const auto first_of = [&](const char* name) {
+    float value;  // where it lies in the file is not aligned
+    std::memcpy(&value, result.value().find(name)->data, sizeof value);
+    return value;
+  };
   CHECK(first_of("layers.0.mixer.conv_q.weight") == 0);
   CHECK(first_of("layers.0.mixer.conv_k.weight") == 96 * 4);
   CHECK(first_of("layers.0.mixer.conv_v.weight") == 192 * 4);

@@ -72,7 +72,7 @@ inline double largest_difference(std::span<const float> a, std::span<const float
 }
 
 inline bool same_bits(std::span<const float> a, std::span<const float> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
 
 /// `model` with `change` applied to one tensor's elements.

@@ -17,7 +17,7 @@
 namespace cairn::gpu {
 namespace {
 
-constexpr std::size_t kStackBytes = 64 * 1024;
+constexpr std::size_t kStackBytes = 256 * 1024;  // sanitizers make frames several times as long
 constexpr std::size_t kWarp = CAIRN_EMULATED_WARP, kMatrixGroup = 32;
 
 /// Where threads [first, first + count) wait for each other. Threads that have returned are not waited for.
