@@ -20,7 +20,8 @@ std::int64_t chunks_of(const MoeArgs& args) { return (pairs_of(args) + kCountedP
 int piece_tokens_of(const MoeArgs& args) { return args.phase == Phase::kPrefill ? kMoeTokens : kFewTokens; }
 
 const LinearWeight& matrix_of(const MoeArgs& args, int i) {
-  return (i < args.expert_count ? args.gate : i < 2 * args.expert_count ? args.up : args.down)[i % args.expert_count];
+  const LinearWeight* const kinds[] = {args.gate, args.up, args.down};
+  return kinds[i / args.expert_count][i % args.expert_count];
 }
 
 /// Element types and sizes that the matrix products take; pointers are another question.
