@@ -8,22 +8,12 @@
 #include "tests/runtime/stream_bench.h"
 #include "tests/support/faulty_allocator.h"
 
-namespace cairn {
-namespace {
-
-using Bench = test::StreamBench;
-using test::changed_model;
-using test::largest_difference;
-using test::last_logits;
-using test::random_tokens;
-using test::same_bits;
-
-}  // namespace
+namespace cairn::test {
 
 TEST_CASE("prefill equals decoding token by token, within rounding") {
   for (const char* backend : {"reference", "cpu"}) {
     CAPTURE(backend);
-    const Bench bench(backend);
+    const StreamBench bench(backend);
     const std::vector<std::int32_t> tokens = random_tokens(150);
     const auto read = bench.state(), stepped = bench.state();
 
@@ -36,7 +26,7 @@ TEST_CASE("prefill equals decoding token by token, within rounding") {
 }
 
 TEST_CASE("the cpu backend computes what the reference computes") {
-  const Bench reference("reference"), cpu("cpu");
+  const StreamBench reference("reference"), cpu("cpu");
   for (const std::size_t count : {1, 63, 64, 65, 200}) {
     CAPTURE(count);
     const std::vector<std::int32_t> tokens = random_tokens(count, count);
@@ -52,13 +42,13 @@ TEST_CASE("the cpu backend computes what the reference computes") {
 TEST_CASE("keys of one number may have decays of low rank, or not") {
   for (const std::int32_t rank : {0, 3}) {
     CAPTURE(rank);
-    std::vector<LayerConfig> layers = {test::delta_layer(Mechanism::kKda), test::delta_layer(Mechanism::kGdn2)};
+    std::vector<LayerConfig> layers = {delta_layer(Mechanism::kKda), delta_layer(Mechanism::kGdn2)};
     for (LayerConfig& layer : layers) {
       layer.delta.key_dim = 1;
       layer.delta.decay_rank = rank;
     }
-    const auto model = test::random_model(layers, 5);
-    const Bench reference("reference", model), cpu("cpu", model);
+    const auto model = random_model(layers, 5);
+    const StreamBench reference("reference", model), cpu("cpu", model);
     const std::vector<std::int32_t> tokens = random_tokens(65);
     const auto expected = reference.state(), actual = cpu.state();
 
@@ -72,7 +62,7 @@ TEST_CASE("keys of one number may have decays of low rank, or not") {
 TEST_CASE("a prompt cut at a multiple of 64 gives the same bits") {
   for (const char* backend : {"reference", "cpu"}) {
     CAPTURE(backend);
-    const Bench bench(backend);
+    const StreamBench bench(backend);
     const std::vector<std::int32_t> tokens = random_tokens(300);
     const auto whole = bench.state(), cut = bench.state();
 
@@ -88,7 +78,7 @@ TEST_CASE("a prompt cut at a multiple of 64 gives the same bits") {
 TEST_CASE("a ragged batch gives every sequence the bits it gets alone") {
   for (const char* backend : {"reference", "cpu"}) {
     CAPTURE(backend);
-    const Bench bench(backend);
+    const StreamBench bench(backend);
     const std::vector<std::int32_t> tokens = random_tokens(400);
     const std::size_t counts[] = {1, 130, 0, 64, 65};
     std::vector<std::unique_ptr<State>> together, alone;
@@ -118,7 +108,7 @@ TEST_CASE("a ragged batch gives every sequence the bits it gets alone") {
 }
 
 TEST_CASE("all logits of a prompt are the last logits of its prefixes of whole chunks") {
-  const Bench bench("cpu");
+  const StreamBench bench("cpu");
   const std::vector<std::int32_t> tokens = random_tokens(200);
   const auto all = bench.state();
   const SequenceInput input{all.get(), tokens, LogitsWanted::kAll};
@@ -136,7 +126,7 @@ TEST_CASE("all logits of a prompt are the last logits of its prefixes of whole c
 }
 
 TEST_CASE("a refused call changes no state") {
-  const Bench bench("cpu");
+  const StreamBench bench("cpu");
   StateOptions small;
   small.kv_capacity_tokens = 70;
   const auto state = bench.state(small), other = bench.state(small);
@@ -162,7 +152,7 @@ TEST_CASE("a refused call changes no state") {
 }
 
 TEST_CASE("a cancelled prefill stands at a chunk border and can go on") {
-  const Bench bench("cpu");
+  const StreamBench bench("cpu");
   const std::vector<std::int32_t> tokens = random_tokens(1500);
   const auto state = bench.state(), whole = bench.state();
   const SequenceInput input{state.get(), tokens, LogitsWanted::kLast};
@@ -179,11 +169,11 @@ TEST_CASE("a cancelled prefill stands at a chunk border and can go on") {
 }
 
 TEST_CASE("a call that finds no memory changes no state, and the stream works on") {
-  const auto model = test::random_model({test::delta_layer(Mechanism::kGdn), test::delta_layer(Mechanism::kKda)}, 1);
+  const auto model = random_model({delta_layer(Mechanism::kGdn), delta_layer(Mechanism::kKda)}, 1);
   const std::vector<std::int32_t> tokens = random_tokens(5);
   for (const char* backend : {"cpu", "delayed"}) {
     CAPTURE(backend);
-    const Bench calm(backend, model);
+    const StreamBench calm(backend, model);
     const auto alone = calm.state();
     calm.prefill(*alone, tokens);
     calm.decode(*alone, 7);
@@ -191,8 +181,8 @@ TEST_CASE("a call that finds no memory changes no state, and the stream works on
     bool has_failed = true;
     for (long number = 0; has_failed; ++number) {
       CAPTURE(number);
-      test::FaultyAllocator allocator;
-      const Bench bench(backend, model);
+      FaultyAllocator allocator;
+      const StreamBench bench(backend, model);
       const auto state = bench.state(), second = bench.state(), third = bench.state();
       bench.prefill(*state, tokens);
       bench.decode(*state, 7);
@@ -217,7 +207,7 @@ TEST_CASE("a call that finds no memory changes no state, and the stream works on
 }
 
 TEST_CASE("decode allocates nothing after warm-up") {
-  const Bench bench("cpu");
+  const StreamBench bench("cpu");
   std::vector<std::unique_ptr<State>> owned;
   std::vector<State*> states;
   for (int i = 0; i < 3; ++i) {
@@ -234,7 +224,7 @@ TEST_CASE("decode allocates nothing after warm-up") {
 }
 
 TEST_CASE("a sparse prefill has the scratch of its own options, whatever was read before") {
-  const Bench bench("delayed", test::random_model({test::delta_layer(Mechanism::kGdn)}, 6));
+  const StreamBench bench("delayed", random_model({delta_layer(Mechanism::kGdn)}, 6));
   const std::vector<std::int32_t> tokens = random_tokens(64 * 4);
   for (const bool full_inverse : {false, true}) {
     CAPTURE(full_inverse);
@@ -260,12 +250,12 @@ std::shared_ptr<const ModelDescription> poisoned_model(const ModelDescription& o
 }
 
 TEST_CASE("a sequence of numbers that are none touches no other sequence of its batch") {
-  const auto whole = test::every_mechanism_model(1);
+  const auto whole = every_mechanism_model(1);
   const auto model = poisoned_model(*whole, "embed.weight", 7 * whole->model_dim, whole->model_dim);
   const std::vector<std::int32_t> poison(130, 7), tokens(130, 3);
   for (const char* backend : {"reference", "cpu"}) {
     CAPTURE(backend);
-    const Bench bench(backend, model);
+    const StreamBench bench(backend, model);
     const auto alone = bench.state(), poisoned = bench.state(), beside = bench.state();
     bench.prefill(*alone, tokens);
     bench.decode(*alone, 5);
@@ -283,16 +273,16 @@ TEST_CASE("a sequence of numbers that are none touches no other sequence of its 
 TEST_CASE("a gate that is no number shows in a prefill, as it does in decode") {
   const std::vector<std::int32_t> tokens = random_tokens(130);
   const std::pair<LayerConfig, const char*> cases[] = {
-      {test::delta_layer(Mechanism::kGdn), "layers.0.mixer.dt_bias"},
-      {test::delta_layer(Mechanism::kKda), "layers.0.mixer.dt_bias"},
-      {test::delta_layer(Mechanism::kGdn2), "layers.0.mixer.dt_bias"},
-      {test::sse_layer(), "layers.0.mixer.a_bias"}};
+      {delta_layer(Mechanism::kGdn), "layers.0.mixer.dt_bias"},
+      {delta_layer(Mechanism::kKda), "layers.0.mixer.dt_bias"},
+      {delta_layer(Mechanism::kGdn2), "layers.0.mixer.dt_bias"},
+      {sse_layer(), "layers.0.mixer.a_bias"}};
   for (const auto& [layer, name] : cases) {
-    const auto model = poisoned_model(*test::random_model({layer}, 1), name, 1, 1);
+    const auto model = poisoned_model(*random_model({layer}, 1), name, 1, 1);
     for (const char* backend : {"reference", "cpu"}) {
       CAPTURE(mechanism_name(layer.mechanism));
       CAPTURE(backend);
-      const Bench bench(backend, model);
+      const StreamBench bench(backend, model);
       const auto read = bench.state(), stepped = bench.state();
 
       bench.prefill(*read, tokens);
@@ -304,4 +294,4 @@ TEST_CASE("a gate that is no number shows in a prefill, as it does in decode") {
   }
 }
 
-}  // namespace cairn
+}  // namespace cairn::test
